@@ -1,0 +1,57 @@
+"""Files that are either whole and checked or absent: atomic writes, checksums, tensors without pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content as hex."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def write_atomic(path: Path, content: bytes | str) -> str:
+    """Write ``content`` so that ``path`` holds the old content or the new, never a part; return its SHA-256.
+
+    Raises:
+        OSError: as the system says it (a full disk, for example); the unfinished file is removed first.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_json(path: Path, value: Any) -> str:
+    """Write ``value`` as readable JSON with sorted keys, atomically; return the file's SHA-256."""
+    return write_atomic(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
+    """Write named tensors as safetensors, atomically; return the file's SHA-256.
+
+    The memory format (channels_last, say) is not kept: values are stored row-major.
+    """
+    return write_atomic(path, save({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}))
+
+
+def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    """Read what ``write_tensors`` wrote."""
+    return load_file(path)

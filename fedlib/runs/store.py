@@ -1,0 +1,338 @@
+"""The content-addressed store of runs.
+
+A run is a folder named by a hash of everything that decides its result: the configuration, the checksums of
+its data, the source files it uses and the versions of torch and numpy. It is computed in a folder aside, under
+a lock, and renamed into place when it is whole. Opening a run checks every file against its checksum.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from filelock import FileLock, Timeout
+
+import fedlib
+from fedlib import files, paths
+from fedlib.errors import InputError
+from fedlib.runs import code
+
+log = logging.getLogger(__name__)
+
+_KEY_LENGTH = 20  # hex digits: 80 bits
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the libraries whose arithmetic decides a result."""
+    return {"torch": str(torch.__version__), "numpy": np.__version__}
+
+
+def environment() -> dict[str, str]:
+    """Return what a reader wants to know about the machine of a run; no names, no paths."""
+    cpu = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        cpu = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), cpu)
+    return versions() | {
+        "python": platform.python_version(),
+        "fedlib": fedlib.__version__,
+        "system": platform.system(),
+        "cpu": cpu,
+        "cores": str(os.cpu_count()),
+    }
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What decides a run's result.
+
+    Attributes:
+        name: dotted name of the experiment, for example ``mpt.preliminary``; it names the folder.
+        config: JSON-serialisable settings, the seed included.
+        data: checksum of each data set by name.
+        modules: dotted fedlib modules whose code (with all that they import) the run depends on.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    data: Mapping[str, str]
+    modules: tuple[str, ...]
+
+    @cached_property
+    def parts(self) -> dict[str, dict[str, Any]]:
+        """The four parts of the key as plain JSON values."""
+        parts = {
+            "config": dict(self.config),
+            "data": dict(self.data),
+            "code": code.module_hashes(self.modules, package_data=False),
+            "versions": versions(),
+        }
+        return json.loads(json.dumps(parts, sort_keys=True, allow_nan=False))
+
+    @cached_property
+    def key(self) -> str:
+        """Hex key of the run."""
+        text = json.dumps({"name": self.name, **self.parts}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, read from its folder.
+
+    Attributes:
+        name: dotted name of the experiment.
+        key: hex key.
+        path: the run's folder.
+        config: the settings it was computed with.
+        environment: versions and machine of the computation.
+        seconds: how long the computation took, interruptions not counted.
+        reused: True when it was found, False when this process computed it.
+    """
+
+    name: str
+    key: str
+    path: Path
+    config: dict[str, Any] = field(repr=False)
+    environment: dict[str, str] = field(repr=False)
+    seconds: float = 0.0
+    reused: bool = True
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """The run's tidy table: condition columns, ``metric`` and ``value``, one measured number a row."""
+        return pd.read_csv(self.path / "metrics.csv", float_precision="round_trip")
+
+    @cached_property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The run's named tensors (empty if it stored none)."""
+        path = self.path / "tensors.safetensors"
+        return files.read_tensors(path) if path.exists() else {}
+
+
+@dataclass
+class Workspace:
+    """The folder in which a run is being computed; what lies in it at the end becomes the run.
+
+    ``checkpoints`` is for unfinished work only and is dropped at the end.
+    """
+
+    folder: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of intermediate states; it survives a kill and is removed when the run is whole."""
+        return self.folder / "checkpoints"
+
+    def finish(self, metrics: pd.DataFrame, tensors: Mapping[str, torch.Tensor] | None = None) -> None:
+        """Store the results."""
+        files.write_atomic(self.folder / "metrics.csv", metrics.to_csv(index=False))
+        if tensors:
+            files.write_tensors(self.folder / "tensors.safetensors", tensors)
+
+
+class DamagedRun(Exception):
+    """A stored run whose files do not agree with their checksums."""
+
+
+class Store:
+    """Runs below one folder (``paths.runs_root()`` unless another is given)."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = Path(root) if root else paths.runs_root()
+
+    def folder(self, spec: RunSpec) -> Path:
+        """Return the folder that the finished run has or will have."""
+        return self.root / spec.name / spec.key
+
+    def get(self, spec: RunSpec) -> Run | None:
+        """Return the stored run, or None if there is none or it is damaged (it is removed then)."""
+        try:
+            return self._open(self.folder(spec))
+        except FileNotFoundError:
+            return None
+        except DamagedRun as damage:
+            log.warning("%s %s: %s; it is computed again", spec.name, spec.key, damage)
+            shutil.rmtree(self.folder(spec))
+            return None
+
+    def compute(self, spec: RunSpec, function: Callable[[Workspace], None]) -> Run:
+        """Return the run of ``spec``, computing it with ``function`` unless it is stored.
+
+        ``function`` receives a ``Workspace``, resumes from its checkpoints if there are any, and ends by
+        calling ``Workspace.finish``. When two processes ask for one run, the second waits for the first.
+        """
+        if run := self.get(spec):
+            return run
+        with self._lock(spec):
+            if run := self.get(spec):
+                return run
+            log.info("%s %s: computing (%s)", spec.name, spec.key, self.why(spec))
+            final = self.folder(spec)
+            workspace = Workspace(_partial(final))
+            workspace.checkpoints.mkdir(parents=True, exist_ok=True)
+            clock = _Clock(workspace.checkpoints / "seconds.json")
+            function(workspace)
+            if not (workspace.folder / "metrics.csv").exists():
+                raise RuntimeError(f"{spec.name}: the experiment ended without Workspace.finish")
+            seconds = clock.total()
+            shutil.rmtree(workspace.checkpoints)
+            files.write_json(workspace.folder / "config.json", spec.parts["config"])
+            files.write_json(workspace.folder / "key.json", {"name": spec.name, **spec.parts})
+            files.write_json(workspace.folder / "environment.json", environment() | {"seconds": round(seconds, 3)})
+            files.write_json(workspace.folder / "checksums.json", _checksums(workspace.folder))
+            os.replace(workspace.folder, final)
+            log.info("%s %s: done in %.1f s", spec.name, spec.key, seconds)
+            run = self._open(final)
+            return Run(run.name, run.key, run.path, run.config, run.environment, run.seconds, reused=False)
+
+    def why(self, spec: RunSpec) -> str:
+        """Say in one line why ``spec`` has to be computed, by comparing it with the nearest stored run."""
+        final = self.folder(spec)
+        if final.exists():
+            try:
+                self._open(final)
+            except DamagedRun as damage:
+                return str(damage)
+            return "stored: nothing to compute"
+        if any(path.name != "seconds.json" for path in (_partial(final) / "checkpoints").glob("*")):
+            return "an earlier computation was interrupted; it goes on from its last checkpoint"
+        best: list[str] | None = None
+        for path in self._finished(spec.name):
+            with contextlib.suppress(OSError, json.JSONDecodeError):
+                stored = json.loads((path / "key.json").read_text())
+                changes = _changes(stored, spec.parts)
+                if best is None or len(changes) < len(best):
+                    best = changes
+        if best is None:
+            return "never computed"
+        return "changed: " + "; ".join(best[:4]) + (f"; and {len(best) - 4} more" if len(best) > 4 else "")
+
+    def list(self) -> list[Run]:
+        """Return all finished runs, unchecked, by name and key."""
+        runs = []
+        for path in self._finished("*"):
+            with contextlib.suppress(OSError, json.JSONDecodeError):
+                runs.append(_read(path))
+        return runs
+
+    def show(self, key: str) -> Run:
+        """Return the run whose key starts with ``key``, checked.
+
+        Raises:
+            InputError: if no run or several runs match.
+            DamagedRun: if its files do not agree with their checksums.
+        """
+        return self._open(self._find(key))
+
+    def remove(self, key: str) -> Path:
+        """Remove the run whose key starts with ``key`` and return the folder that it had.
+
+        Raises:
+            InputError: if no run or several runs match.
+        """
+        path = self._find(key)
+        shutil.rmtree(path)
+        return path
+
+    def unfinished(self) -> Iterator[Path]:
+        """Yield the folders of interrupted computations."""
+        yield from sorted(self.root.glob("*/.*.partial"))
+
+    def _find(self, key: str) -> Path:
+        matches = [path for path in self._finished("*") if path.name.startswith(key)] if key else []
+        if len(matches) != 1:
+            raise InputError(f"run key {key!r} matches {len(matches)} runs; 'fedlib runs list' shows the keys")
+        return matches[0]
+
+    def _finished(self, name: str) -> list[Path]:
+        return sorted(path for path in self.root.glob(f"{name}/*") if _is_key(path.name) and path.is_dir())
+
+    def _open(self, path: Path) -> Run:
+        if not path.is_dir():
+            raise FileNotFoundError(path)
+        try:
+            expected = json.loads((path / "checksums.json").read_text())
+        except (OSError, ValueError) as error:
+            raise DamagedRun("damaged: checksums.json cannot be read") from error
+        if (found := _checksums(path)) != expected:
+            names = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+            raise DamagedRun(f"damaged: {', '.join(names)}")
+        return _read(path)
+
+    @contextlib.contextmanager
+    def _lock(self, spec: RunSpec) -> Iterator[None]:
+        path = self.root / spec.name / f".{spec.key}.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            log.info("%s %s: another process computes it; waiting", spec.name, spec.key)
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+class _Clock:
+    """Computing time over interruptions: each part adds to what the file holds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.start = path, time.perf_counter()
+        self.before = 0.0
+        with contextlib.suppress(OSError, ValueError):
+            self.before = float(json.loads(path.read_text()))
+
+    def total(self) -> float:
+        return self.before + time.perf_counter() - self.start
+
+
+def _partial(final: Path) -> Path:
+    return final.with_name(f".{final.name}.partial")
+
+
+def _is_key(name: str) -> bool:
+    return len(name) == _KEY_LENGTH and all(digit in "0123456789abcdef" for digit in name)
+
+
+def _checksums(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): files.sha256(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "checksums.json"
+    }
+
+
+def _read(path: Path) -> Run:
+    environment = json.loads((path / "environment.json").read_text())
+    seconds = float(environment.pop("seconds"))
+    config = json.loads((path / "config.json").read_text())
+    return Run(path.parent.name, path.name, path, config, environment, seconds)
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    words = {"config": "setting", "data": "data", "code": "code of", "versions": "version of"}
+    changes = []
+    for part, word in words.items():
+        before, after = old.get(part, {}), new[part]
+        for name in sorted(before.keys() | after.keys()):
+            if before.get(name) != after.get(name):
+                detail = f" {before.get(name)!r} -> {after.get(name)!r}" if part in ("config", "versions") else ""
+                changes.append(f"{word} {name}{detail}")
+    return changes
