@@ -100,7 +100,7 @@ class Run:
         path: the run's folder.
         config: the settings it was computed with.
         environment: versions and machine of the computation.
-        seconds: how long the computation took, interruptions not counted.
+        seconds: how long the process that finished the run computed; work before a kill is not in it.
         reused: True when it was found, False when this process computed it.
     """
 
@@ -185,11 +185,11 @@ class Store:
             final = self.folder(spec)
             workspace = Workspace(_partial(final))
             workspace.checkpoints.mkdir(parents=True, exist_ok=True)
-            clock = _Clock(workspace.checkpoints / "seconds.json")
+            start = time.perf_counter()
             function(workspace)
             if not (workspace.folder / "metrics.csv").exists():
                 raise RuntimeError(f"{spec.name}: the experiment ended without Workspace.finish")
-            seconds = clock.total()
+            seconds = time.perf_counter() - start
             shutil.rmtree(workspace.checkpoints)
             files.write_json(workspace.folder / "config.json", spec.parts["config"])
             files.write_json(workspace.folder / "key.json", {"name": spec.name, **spec.parts})
@@ -209,7 +209,7 @@ class Store:
             except DamagedRun as damage:
                 return str(damage)
             return "stored: nothing to compute"
-        if any(path.name != "seconds.json" for path in (_partial(final) / "checkpoints").glob("*")):
+        if any((_partial(final) / "checkpoints").glob("*")):
             return "an earlier computation was interrupted; it goes on from its last checkpoint"
         best: list[str] | None = None
         for path in self._finished(spec.name):
@@ -288,19 +288,6 @@ class Store:
             yield
         finally:
             lock.release()
-
-
-class _Clock:
-    """Computing time over interruptions: each part adds to what the file holds."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.start = path, time.perf_counter()
-        self.before = 0.0
-        with contextlib.suppress(OSError, ValueError):
-            self.before = float(json.loads(path.read_text()))
-
-    def total(self) -> float:
-        return self.before + time.perf_counter() - self.start
 
 
 def _partial(final: Path) -> Path:

@@ -1,0 +1,1 @@
+"""Experiments: validated settings in, stored runs out. Notebooks enter the library here."""

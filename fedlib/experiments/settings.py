@@ -1,0 +1,171 @@
+"""Settings of the experiments: one frozen model per paper, one YAML of profiles per paper.
+
+A value comes from the profile unless a notebook parameter overrides it. Unknown names, wrong types and values
+out of range are refused here, before anything is computed.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedlib.errors import InputError, choose
+
+Profile = Literal["smoke", "quick", "overnight", "paper"]
+PROFILES: tuple[str, ...] = get_args(Profile)
+
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Settings(BaseModel):
+    """Settings that every federated experiment has.
+
+    Attributes:
+        profile: the profile that the values come from.
+        seeds: number of repetitions; repetition i uses seed i (0, 1, ...).
+        dataset: name for ``fedlib.data.load``.
+        model: name for ``fedlib.models.build``.
+        num_clients: number of clients.
+        rounds: number of communication rounds.
+        local_epochs: passes over a client's data in a round.
+        batch_size: samples in a training batch.
+        lr: step size of the clients' SGD.
+        momentum: momentum of the clients' SGD.
+        weight_decay: L2 penalty of the clients' SGD.
+        alpha: concentration of the Dirichlet partition; small values mean skewed clients.
+        bf16: train in bfloat16 where the processor has it (results then differ from float32 runs).
+        device: ``cpu`` or ``cuda``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    profile: Profile
+    seeds: Count
+    dataset: str
+    model: str
+    num_clients: Count
+    rounds: Count
+    local_epochs: Count
+    batch_size: Count
+    lr: Positive
+    momentum: Annotated[float, Field(ge=0, lt=1)]
+    weight_decay: Annotated[float, Field(ge=0)]
+    alpha: Positive
+    bf16: bool
+    device: Literal["cpu", "cuda"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _whole_numbers_are_floats(cls, values: Any) -> Any:
+        # Strict mode would refuse lr=1; a whole number is a valid float, but a bool or a string is not.
+        if isinstance(values, dict):
+            for name, field in cls.model_fields.items():
+                if field.annotation is float and type(values.get(name)) is int:
+                    values = values | {name: float(values[name])}
+        return values
+
+
+class FoundationsSettings(Settings):
+    """Settings of the foundations chapters (what each page varies is a parameter of that page)."""
+
+    participation: Fraction
+    mu: Annotated[float, Field(ge=0)]
+
+
+class MPTSettings(Settings):
+    """Settings of the MPT experiments.
+
+    Attributes:
+        departure_round: last round in which the leaving client takes part.
+        rare_classes: classes that are made rare, one run each.
+        remaining_fractions: shares of the rare class's training samples that stay with the other clients.
+        rho: trace-scaled ridge of the Mahalanobis readout, (4.1) of the method page.
+    """
+
+    departure_round: Count
+    rare_classes: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+    remaining_fractions: Annotated[tuple[Fraction, ...], Field(min_length=1)]
+    rho: Positive
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lists_are_tuples(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            values = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        return values
+
+    @model_validator(mode="after")
+    def _departure_inside_the_run(self) -> MPTSettings:
+        if self.departure_round >= self.rounds:
+            raise ValueError(
+                f"departure_round is {self.departure_round}; allowed: below rounds = {self.rounds}, "
+                "so that at least one round follows the departure"
+            )
+        if self.num_clients < 2:
+            raise ValueError(f"num_clients is {self.num_clients}; allowed: at least 2, one of them leaves")
+        return self
+
+
+_MODELS: dict[str, type[Settings]] = {"foundations": FoundationsSettings, "mpt": MPTSettings}
+
+
+def papers() -> list[str]:
+    """Return the names that ``load`` knows."""
+    return list(_MODELS)
+
+
+def model_for(folder: str) -> type[Settings] | None:
+    """Return the settings model of a notebook folder, or None if its notebooks have no profile."""
+    return _MODELS.get(folder)
+
+
+def load(paper: str, profile: str, overrides: dict[str, Any] | None = None, **named: Any) -> Any:
+    """Return the settings of a paper's experiments.
+
+    Args:
+        paper: ``foundations`` or ``mpt``.
+        profile: ``smoke``, ``quick``, ``overnight`` or ``paper``.
+        overrides: settings by name that replace the profile's.
+        named: the same as keywords; None means "the profile's value".
+
+    Raises:
+        InputError: unknown paper, profile or setting, or a value of the wrong type or range.
+    """
+    model = _MODELS[choose("paper", paper, _MODELS)]
+    choose("profile", profile, PROFILES)
+    changes = dict(overrides or {}) | {name: value for name, value in named.items() if value is not None}
+    for name in changes:
+        choose("setting", name, [field for field in model.model_fields if field != "profile"])
+    try:
+        return model(**(_profiles(paper)[profile] | changes | {"profile": profile}))
+    except ValidationError as error:
+        raise InputError(_explain(error, model)) from None
+
+
+def profile_text(paper: str) -> str:
+    """Return the commented YAML text of a paper's profiles; the comments give each value's origin."""
+    choose("paper", paper, _MODELS)
+    return resources.files("fedlib.experiments").joinpath("profiles", f"{paper}.yaml").read_text("utf-8")
+
+
+@cache
+def _profiles(paper: str) -> dict[str, dict[str, Any]]:
+    # The YAML gives a common block and what each profile changes in it.
+    document = yaml.safe_load(profile_text(paper))
+    common = document.pop("common")
+    return {name: common | (changes or {}) for name, changes in document.items()}
+
+
+def _explain(error: ValidationError, model: type[Settings]) -> str:
+    parts = []
+    for item in error.errors():
+        place = ".".join(str(step) for step in item["loc"]) or "settings"
+        value = f" is {item['input']!r}" if item["loc"] else ""
+        parts.append(f"{place}{value}: {item['msg'].removeprefix('Value error, ')}")
+    return "; ".join(parts)
