@@ -143,9 +143,7 @@ def classification_scores(labels: np.ndarray, predicted: np.ndarray, num_classes
     return scores | {f"recall_{c}": float(recall[c]) for c in range(num_classes)}
 
 
-def batches(data: Data, size: int, generator: torch.Generator | None = None) -> Iterator[Any]:
-    """Yield all samples in batches of ``size``, in a random order if a generator is given."""
-    count = len(data)
-    order = torch.arange(count) if generator is None else torch.randperm(count, generator=generator)
-    for start in range(0, count, size):
-        yield data.batch(order[start : start + size])
+def batches(data: Data, size: int, generator: torch.Generator) -> Iterator[tuple[Any, int]]:
+    """Yield all samples in a random order: batches and their numbers of samples, ``size`` or fewer."""
+    for indices in torch.randperm(len(data), generator=generator).split(size):
+        yield data.batch(indices), len(indices)
