@@ -1,0 +1,1 @@
+"""Execute the notebooks and build the book from the executed copies."""

@@ -1,0 +1,518 @@
+"""The results register: every numbered claim, table, figure and printed table cell of the three papers, once.
+
+The entries lie in ``register/{mpt,fedcka,vcl}.yaml``. Printed table cells are not typed there: ``cells_from``
+expands the CSV files of ``register/tables`` into one entry per cell. What an entry says about our runs (the
+verdict) is never stored here; ``fedlib.report.verdict`` computes it.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedlib.errors import InputError, choose
+
+Word = Literal[
+    "value reproduced",
+    "trend reproduced at reduced scale",
+    "not reproduced",
+    "contradicted by the paper's own numbers",
+    "not attempted",
+]
+REPRODUCED, TREND, NOT_REPRODUCED, CONTRADICTED, NOT_ATTEMPTED = WORDS = get_args(Word)
+
+Paper = Literal["mpt", "fedcka", "vcl"]
+PAPERS: tuple[str, ...] = get_args(Paper)
+Kind = Literal["claim", "table", "figure", "cell"]
+KINDS: tuple[str, ...] = get_args(Kind)
+
+PREFIX = {"mpt": "MPT", "fedcka": "CKA", "vcl": "VCL"}
+
+COLUMNS: dict[str, str] = {
+    "seed": "repetition",
+    "round": "communication round, counted from 1",
+    "metric": "name of what was measured",
+    "condition": "departure | no-departure",
+    "phase": "before | after the departure",
+    "rare_class": "label of the class that becomes rare",
+    "remaining": "share of the rare class's samples that stay (0 to 1)",
+    "readout": "how predictions are made: head | ncm | frozen | remaining | oracle",
+    "method": "name of the method",
+    "holdout": "whether remaining rare samples are kept out of training",
+    "task": "classification task of the paper (objects | coarse | fine), or number of a continual task",
+    "backbone": "name of the feature extractor",
+    "dataset": "name of the data set within the comparison, without its source (bloodmnist)",
+    "partition": "IID | dirichlet_0.6 | dirichlet_0.3",
+    "clients": "homogeneous | heterogeneous backbones",
+    "preset": "paper | code",
+    "scope": "prediction scope: taw (task-aware) | cil (class-incremental) | all",
+    "aggregation": "how client distributions are combined: mixture | single",
+    "replay": "whether old classes are replayed",
+    "kd_weight": "weight of the distillation loss",
+    "client": "client or domain that a model belongs to",
+    "domain": "domain that a model is tested on",
+    "part": "part of the network",
+    "masking": "threshold | percentage",
+    "level": "threshold or ratio of the masking",
+    "samples": "number of inputs behind the similarity scores",
+}
+"""The columns that a comparison rule may name, with their meaning."""
+
+_Scalar = bool | int | float | str
+Filter = dict[str, _Scalar | tuple[_Scalar, ...]]
+_NOTEBOOK = re.compile(r"(foundations|mpt|fedcka|vcl|synthesis)/[a-z0-9]+(-[a-z0-9]+)*")
+_ID = re.compile(r"[A-Z]+-[A-Za-z0-9]+([-/][A-Za-z0-9()._-]+)*")
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Value(_Frozen):
+    """A number that the paper prints.
+
+    Attributes:
+        value: the number, in the paper's unit.
+        name: what it is; empty where the statement says so.
+        unit: unit, empty for a pure number or a fraction of one.
+        spread: printed standard deviation, None where none is printed.
+        printed: the number as printed (trailing zeros kept); made from ``value`` where not given.
+    """
+
+    value: float
+    name: str = ""
+    unit: str = ""
+    spread: float | None = None
+    printed: str = ""
+
+    def __str__(self) -> str:
+        number = self.printed or f"{self.value:g}"
+        spread = "" if self.spread is None or "±" in number else f" ± {self.spread:g}"
+        unit = f" {self.unit}" if self.unit else ""
+        name = f"{self.name} " if self.name else ""
+        return f"{name}{number}{spread}{unit}"
+
+
+class Window(_Frozen):
+    """Which rounds of the filtered rows count. Exactly one form: ``first``, ``last``, or ``start`` with ``end``.
+
+    Attributes:
+        first: the first so many rounds (int), or this share of them (fraction of 1, at least one round).
+        last: the same from the end.
+        start: first round, absolute.
+        end: last round, absolute, included.
+    """
+
+    first: int | float | None = None
+    last: int | float | None = None
+    start: int | None = None
+    end: int | None = None
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Window:
+        given = (self.first is not None) + (self.last is not None) + (self.start is not None or self.end is not None)
+        if given != 1:
+            raise ValueError("a window is either first, or last, or start with end")
+        for size in (self.first, self.last):
+            if size is not None and not (0 < size < 1 or (size >= 1 and size == int(size))):
+                raise ValueError(f"a window's size is {size}; allowed: a whole number, or a share between 0 and 1")
+        return self
+
+    def choose(self, rounds: Iterable[int]) -> list[int]:
+        """Return the rounds of ``rounds`` that lie in the window, ascending (all, where there are fewer)."""
+        ordered = sorted(set(rounds))
+        size = self.first if self.first is not None else self.last
+        if size is None:
+            low = self.start if self.start is not None else ordered[0]
+            high = self.end if self.end is not None else ordered[-1]
+            return [number for number in ordered if low <= number <= high]
+        count = int(size) if size >= 1 else max(1, round(size * len(ordered)))
+        return ordered[:count] if self.first is not None else ordered[-count:]
+
+
+class Rule(_Frozen):
+    """One comparison over the tidy frame that a page passes to ``report.judge``.
+
+    Per seed and per group of ``over``, the quantity is the mean (or slope over rounds) of ``value`` in the rows
+    that match, minus the same for ``minus`` and ``minus_rounds`` where given. Ours is then compared with
+    ``against``, or with the constant ``reference``.
+
+    Attributes:
+        says: what must hold, in words.
+        metric: value of the column ``metric`` on all sides (a side may name its own instead).
+        where: column values that all sides share.
+        ours: column values of our side; a tuple means any of these.
+        against: column values of the other side; None compares with ``reference``.
+        against_each: columns of the other side; every value that they take there must be beaten.
+        minus: column values of rows that are subtracted on every side.
+        rounds: rounds that count.
+        minus_rounds: rounds of the subtracted rows.
+        statistic: ``mean``, or ``slope`` of the least-squares line over rounds (per round).
+        direction: ``>``, ``<``, or ``~`` for "equal up to ``margin``"; None where only a value is compared.
+        margin: size that the effect must exceed; for ``~`` the largest difference that counts as equal.
+        relative: divide the difference by the size of the other side.
+        reference: what ours is compared with where ``against`` is absent.
+        pool: columns that are averaged over; every other column must be fixed by the rule or constant.
+        over: the comparison must hold in each group of these columns ...
+        share: ... or in at least this share of the groups.
+        value: the paper's number for ours (for the difference, where ``against`` is given).
+        tolerance: largest distance to ``value`` that counts as reproduced; our choice.
+        factor: our numbers are multiplied by this to get the paper's unit.
+        deterministic: the quantity has no randomness (bytes, counts), so one seed suffices.
+    """
+
+    says: str
+    metric: str | None = None
+    where: Filter = {}
+    ours: Filter = {}
+    against: Filter | None = None
+    against_each: tuple[str, ...] = ()
+    minus: Filter | None = None
+    rounds: Window | None = None
+    minus_rounds: Window | None = None
+    statistic: Literal["mean", "slope"] = "mean"
+    direction: Literal[">", "<", "~"] | None = None
+    margin: float = 0.0
+    relative: bool = False
+    reference: float = 0.0
+    pool: tuple[str, ...] = ()
+    over: tuple[str, ...] = ()
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    value: float | None = None
+    tolerance: Annotated[float, Field(ge=0)] | None = None
+    factor: Annotated[float, Field(gt=0)] = 1.0
+    deterministic: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Rule:
+        if self.direction is None and self.value is None:
+            raise ValueError("a rule needs a direction or a value")
+        if (self.value is None) != (self.tolerance is None):
+            raise ValueError("value and tolerance come together")
+        if self.direction == "~" and self.margin <= 0:
+            raise ValueError("direction ~ needs a positive margin")
+        if self.against_each and self.against is None:
+            raise ValueError("against_each needs against")
+        if self.relative and self.against is None and self.reference == 0:
+            raise ValueError("relative needs against, or a reference that is not 0")
+        if self.minus_rounds and not self.rounds and self.minus is None:
+            raise ValueError("minus_rounds needs rounds or minus")
+        for side in (self.ours, self.against or {}):
+            if self.metric is None and "metric" not in side and "metric" not in self.where:
+                raise ValueError("a side has no metric")
+            if self.against is None:
+                break
+        used = {*self.where, *self.ours, *(self.against or {}), *(self.minus or {}), *self.over, *self.pool, *self.against_each}
+        for column in used:
+            choose("rule column", column, [name for name in COLUMNS if name != "seed"])
+        return self
+
+
+class Cell(_Frozen):
+    """Where a printed table cell lies: file in ``register/tables``, the columns that name its row, its column."""
+
+    file: str
+    row: dict[str, str]
+    column: str
+
+
+class Entry(_Frozen):
+    """One claim, table, figure or table cell of a paper.
+
+    Attributes:
+        id: unique name, for example ``MPT-13``, ``CKA-T2``, ``VCL-T2/FedAvg/dirichlet_0.6/BloodMNIST``.
+        paper: ``mpt``, ``fedcka`` or ``vcl``.
+        kind: ``claim``, ``table``, ``figure`` or ``cell``.
+        where: section, table or figure, and page where known.
+        statement: what the paper says, in our words.
+        values: the numbers that the paper prints for it.
+        data: data sets of the paper that a value can be checked on, as ``fedlib.data`` names.
+        notebook: page that judges it, ``part/name``.
+        parts: comparisons; all must hold. Empty where the entry shows something and claims nothing.
+        audit: name of the computation over the paper's own tables that can contradict it (``report.audit``).
+        reason: why it is not attempted while no executed page judges it.
+        note: what a reader must know to read it fairly.
+        cell: where the number lies in the tables; only for cells.
+    """
+
+    id: str
+    paper: Paper
+    kind: Kind
+    where: str
+    statement: str
+    values: tuple[Value, ...] = ()
+    data: tuple[str, ...] = ()
+    notebook: str
+    parts: tuple[Rule, ...] = ()
+    audit: str | None = None
+    reason: str
+    note: str = ""
+    cell: Cell | None = None
+
+    @model_validator(mode="after")
+    def _well_formed(self) -> Entry:
+        if not (_ID.fullmatch(self.id) and self.id.startswith(PREFIX[self.paper] + "-")):
+            raise ValueError(f"id {self.id!r} does not look like {PREFIX[self.paper]}-...")
+        if not _NOTEBOOK.fullmatch(self.notebook) or self.notebook.split("/")[0] not in (
+            self.paper,
+            "foundations",
+            "synthesis",
+        ):
+            raise ValueError(f"{self.id}: notebook {self.notebook!r} is no page name of {self.paper}")
+        if not self.statement.strip() or not self.reason.strip():
+            raise ValueError(f"{self.id}: statement and reason must not be empty")
+        if (self.kind == "cell") != (self.cell is not None):
+            raise ValueError(f"{self.id}: cells, and only cells, say where they lie in a table")
+        if any(part.value is not None for part in self.parts) and not self.data:
+            raise ValueError(f"{self.id}: a value can only be checked on named data")
+        return self
+
+    @property
+    def paper_value(self) -> str:
+        """The paper's numbers in one line; a dash where it prints none."""
+        return "; ".join(str(value) for value in self.values) or "–"
+
+
+class Title(_Frozen):
+    """Name of a paper.
+
+    Attributes:
+        paper: short name.
+        method: name of the method.
+        title: full title.
+        citation: key in the book's bibliography.
+        year: year of publication.
+    """
+
+    paper: Paper
+    method: str
+    title: str
+    citation: str
+    year: int
+
+
+class Register(_Frozen):
+    """All entries in the order of the files, and the titles of the papers."""
+
+    titles: tuple[Title, ...]
+    entries: tuple[Entry, ...]
+
+    @model_validator(mode="after")
+    def _unique(self) -> Register:
+        for what, names in (
+            ("id", Counter(entry.id for entry in self.entries)),
+            ("cell", Counter(str(entry.cell) for entry in self.entries if entry.cell)),
+        ):
+            twice = [name for name, count in names.items() if count > 1]
+            if twice:
+                raise ValueError(f"{what} given twice: {', '.join(twice)}")
+        return self
+
+
+class _Column(_Frozen):
+    """One printed column of a CSV file: label in words, metric and column values of the rule, column that holds
+    the printed standard deviation, audit of its cells."""
+
+    label: str = ""
+    metric: str
+    where: Filter = {}
+    spread: str | None = None
+    audit: str | None = None
+
+
+class _CellsFrom(_Frozen):
+    """How the cells of one CSV file become entries.
+
+    ``id`` and ``statement`` are templates over the row as printed, ``{column}`` and ``{label}``. The values of
+    ``ours`` are templates over the row with ``names`` applied (``names: {dataset: {BloodMNIST: bloodmnist}}``).
+    ``sources`` gives the data set of a row by its printed ``dataset``; without it ``data`` holds for all rows.
+    """
+
+    file: str
+    id: str
+    where: str
+    statement: str
+    unit: str = ""
+    columns: dict[str, _Column]
+    names: dict[str, dict[str, str]] = {}
+    data: tuple[str, ...] = ()
+    sources: dict[str, str] = {}
+    notebook: str
+    ours: dict[str, str]
+    rounds: Window | None = None
+    tolerance: float
+    factor: float = 1.0
+    deterministic: bool = False
+    note: str = ""
+    reason: str
+
+
+def table(file: str) -> list[dict[str, str]]:
+    """Return the rows of a CSV file in ``register/tables``, numbers as printed."""
+    folder = resources.files("fedlib.report") / "register" / "tables"
+    known = sorted(item.name for item in folder.iterdir() if item.name.endswith(".csv"))
+    with folder.joinpath(choose("table file", file, known)).open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+@cache
+def load() -> Register:
+    """Return the whole register (read once per process).
+
+    Raises:
+        InputError: a file that does not fit the model; the message names the file and the entry.
+    """
+    titles: list[Title] = []
+    entries: list[Entry] = []
+    for paper in PAPERS:
+        text = (resources.files("fedlib.report") / "register" / f"{paper}.yaml").read_text("utf-8")
+        title, found = read(text, paper)
+        titles.append(title)
+        entries.extend(found)
+    try:
+        return Register(titles=tuple(titles), entries=tuple(entries))
+    except ValidationError as error:
+        raise InputError(f"register: {_explain(error)}") from None
+
+
+def read(text: str, paper: str) -> tuple[Title, list[Entry]]:
+    """Return the title and entries in the YAML text of one paper's register file.
+
+    Raises:
+        InputError: the text does not fit the model.
+    """
+    document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    defaults = {"paper": paper, "reason": document["reason"]}
+    entries: list[Entry] = []
+    name = "title"
+    try:
+        title = Title(paper=paper, **document["title"])
+        for item in document["entries"]:
+            if "cells_from" in item:
+                name = f"cells_from {item['cells_from'].get('file')}"
+                entries.extend(_expand(_CellsFrom(**({"reason": defaults["reason"]} | item["cells_from"])), paper))
+            else:
+                name = item.get("id", "an entry without id")
+                entries.append(Entry(**(defaults | item)))
+    except ValidationError as error:
+        raise InputError(f"register {paper}.yaml, {name}: {_explain(error)}") from None
+    return title, entries
+
+
+def lookup(claim_id: str) -> Entry:
+    """Return the entry of an id.
+
+    Raises:
+        InputError: no such entry; the message names the closest one.
+    """
+    return _by_id()[choose("claim id", claim_id, _by_id())]
+
+
+def select(paper: str | None = None, kinds: Iterable[str] | None = None, notebook: str | None = None) -> list[Entry]:
+    """Return the entries of a paper, of some kinds, of a page; None means all."""
+    if paper is not None:
+        choose("paper", paper, PAPERS)
+    wanted = [choose("kind", kind, KINDS) for kind in kinds] if kinds is not None else list(KINDS)
+    return [
+        entry
+        for entry in load().entries
+        if paper in (None, entry.paper) and entry.kind in wanted and notebook in (None, entry.notebook)
+    ]
+
+
+def title(paper: str) -> Title:
+    """Return the names of a paper."""
+    choose("paper", paper, PAPERS)
+    return next(item for item in load().titles if item.paper == paper)
+
+
+def coverage(words: Mapping[str, str], kinds: Iterable[str] | None = None) -> dict[str, dict[str, int]]:
+    """Return how many entries of each paper have each verdict.
+
+    Args:
+        words: verdict word by id; ids that are missing count as "not attempted".
+        kinds: kinds of entries that count; None means all.
+
+    Returns:
+        ``{paper: {word: count}}``, every paper and word present.
+    """
+    for claim_id, word in words.items():
+        choose("claim id", claim_id, _by_id())
+        choose("verdict", word, WORDS)
+    counts = {paper: dict.fromkeys(WORDS, 0) for paper in PAPERS}
+    for entry in select(kinds=kinds):
+        counts[entry.paper][words.get(entry.id, NOT_ATTEMPTED)] += 1
+    return counts
+
+
+@cache
+def _by_id() -> dict[str, Entry]:
+    return {entry.id: entry for entry in load().entries}
+
+
+def _expand(cells: _CellsFrom, paper: str) -> list[Entry]:
+    rows = table(cells.file)
+    numeric = {*cells.columns, *(column.spread for column in cells.columns.values())}
+    entries = []
+    for row in rows:
+        key = {name: text for name, text in row.items() if name not in numeric}
+        mapped = {name: cells.names.get(name, {}).get(text, text) for name, text in key.items()}
+        for name, column in cells.columns.items():
+            if not row[name]:
+                continue  # the paper prints a dash
+            value = _printed(row[name], row[column.spread] if column.spread else "", cells.unit)
+            part = Rule(
+                says=f"{column.label or cells.unit} {value}".strip(),
+                metric=column.metric,
+                where=column.where,
+                ours={side: text.format(**mapped) for side, text in cells.ours.items()},
+                rounds=cells.rounds,
+                value=value.value,
+                # A printed standard deviation says more about what counts as equal than our general tolerance.
+                tolerance=max(cells.tolerance, value.spread or 0.0),
+                factor=cells.factor,
+                deterministic=cells.deterministic,
+            )
+            words = {**key, "column": name, "label": column.label}
+            entries.append(
+                Entry(
+                    id=cells.id.format(**words),
+                    paper=paper,
+                    kind="cell",
+                    where=cells.where,
+                    statement=cells.statement.format(**words),
+                    values=(value,),
+                    data=(cells.sources[row["dataset"]],) if cells.sources else cells.data,
+                    notebook=cells.notebook,
+                    parts=(part,),
+                    audit=column.audit,
+                    reason=cells.reason,
+                    note=cells.note,
+                    cell=Cell(file=cells.file, row=key, column=name),
+                )
+            )
+    return entries
+
+
+def _printed(number: str, spread: str, unit: str) -> Value:
+    return Value(
+        value=float(number),
+        unit=unit,
+        spread=float(spread) if spread else None,
+        printed=f"{number} ± {spread}" if spread else number,
+    )
+
+
+def _explain(error: ValidationError) -> str:
+    return "; ".join(
+        f"{'.'.join(str(step) for step in item['loc'])}: {item['msg'].removeprefix('Value error, ')}".lstrip(": ")
+        for item in error.errors()
+    )
