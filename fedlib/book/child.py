@@ -1,8 +1,8 @@
-"""The process that executes one notebook; started by ``fedlib.book.execute`` as ``python -m fedlib.book.child``.
+"""The process that executes one notebook: ``python -m fedlib.book.child FOLDER``, started by ``execute``.
 
 It reads ``job.json`` in the folder that it is given, lets papermill execute ``source.ipynb`` into
-``executed.ipynb`` and writes ``result.json``. Its standard input is a pipe held by the parent: when that closes,
-the parent is gone, and the child ends its kernel and itself.
+``executed.ipynb`` and writes ``result.json``. Its standard input is a pipe held by the parent: when that
+closes, the parent is gone, and the child ends its kernel and itself.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def last_started_cell(path: Path) -> int | None:
     return started[-1] if started else None
 
 
-def _execute(folder: Path, parameters: dict[str, Any]) -> dict[str, Any] | None:
+def _execute(folder: Path, parameters: dict[str, Any]) -> dict[str, str] | None:
     import papermill
 
     try:
@@ -66,9 +66,9 @@ def _execute(folder: Path, parameters: dict[str, Any]) -> dict[str, Any] | None:
             cwd=folder,
         )
     except papermill.PapermillExecutionError as error:
-        return {"cell": last_started_cell(folder / EXECUTED), "name": error.ename, "text": error.evalue}
-    except Exception as error:  # whatever papermill or the kernel's client raises becomes this page's failure
-        return {"cell": last_started_cell(folder / EXECUTED), "name": type(error).__name__, "text": str(error)}
+        return {"name": error.ename, "text": error.evalue}
+    except Exception as error:  # whatever papermill or the kernel's client raises is this page's failure
+        return {"name": type(error).__name__, "text": str(error)}
     return None
 
 

@@ -1,7 +1,7 @@
 """Execute notebooks: several at once, only the stale ones, each in a process of its own.
 
-papermill runs into a temporary folder. Only a run that reached the marker of its last cell is cleaned, given its
-manifest and moved into place; a failed one leaves the earlier executed copy as it is.
+papermill runs into a temporary folder. Only a run that reached the marker of its last cell is cleaned, given
+its manifest and moved into place; a failed one leaves the earlier executed copy as it is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -35,7 +35,17 @@ HOUR = 3600.0
 # An outer limit for one notebook; far above what any takes, it only catches runs that hang.
 TIME_LIMITS = {"smoke": HOUR / 2, "quick": 2 * HOUR, "overnight": 48 * HOUR, "paper": 30 * 24 * HOUR}
 _POLL_S = 0.05
-_PACKAGES = ("torch", "torchvision", "numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "papermill", "jupyter-book")
+_PACKAGES = (
+    "torch",
+    "torchvision",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pandas",
+    "matplotlib",
+    "papermill",
+    "jupyter-book",
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +116,11 @@ class Listener(Protocol):
 
 
 def plan(
-    notebooks: Iterable[Notebook], layout: Layout, given: Mapping[str, Any] | None = None, *, force: bool = False
+    notebooks: Iterable[Notebook],
+    layout: Layout,
+    given: Mapping[str, Any] | None = None,
+    *,
+    force: bool = False,
 ) -> list[Job]:
     """Return a job for each notebook, in the given order, each saying whether and why it has to run.
 
@@ -117,21 +131,20 @@ def plan(
         force: run also what is up to date.
 
     Raises:
-        InputError: if a value is not allowed, or no notebook declares a given parameter.
+        InputError: if a value is not allowed.
     """
     jobs = []
-    notebooks = list(notebooks)
     for notebook in notebooks:
-        own = notebook.check({name: value for name, value in (given or {}).items() if name in notebook.parameters})
-        jobs.append(job(notebook, layout.executed_copy(notebook.page), own, layout.lock, force=force))
+        declared = {name: value for name, value in (given or {}).items() if name in notebook.parameters}
+        new = job(notebook, layout.executed_copy(notebook.page), notebook.check(declared), layout.lock)
+        jobs.append(replace(new, reason=new.reason or "forced") if force else new)
     return jobs
 
 
-def job(notebook: Notebook, target: Path, given: dict[str, Any], lock: Path, *, force: bool = False) -> Job:
+def job(notebook: Notebook, target: Path, given: dict[str, Any], lock: Path) -> Job:
     """Return the job that makes ``target`` from ``notebook``; ``given`` has to be checked before."""
     inputs = key.inputs(notebook, given, lock)
-    reason = key.stale_because(target, inputs)
-    return Job(notebook, target, given, inputs, reason or ("forced" if force else None))
+    return Job(notebook, target, given, inputs, key.stale_because(target, inputs))
 
 
 def run(
@@ -139,8 +152,8 @@ def run(
 ) -> list[Outcome]:
     """Execute the jobs that have a reason to run and return their outcomes.
 
-    A failure does not stop the others. An interruption (Ctrl-C) or any other exception ends all running kernels
-    before it is passed on; what was moved into place stays.
+    A failure does not stop the others. An interruption (Ctrl-C) or any other exception ends all running
+    kernels before it is passed on; what was moved into place stays.
 
     Args:
         jobs: from ``plan``.
@@ -149,14 +162,14 @@ def run(
         time_limit: seconds for one notebook; by default the limit of its profile.
     """
     # The longest first, by the time that the earlier copy took, so that no long one is left alone at the end.
-    queue = sorted((job for job in jobs if job.reason), key=_expected_seconds)
+    queue = sorted((job for job in jobs if job.reason), key=_expected_seconds, reverse=True)
     slots = min(at_once or usable_cores(), len(queue))
     running: list[_Running] = []
     outcomes = []
     try:
         while queue or running:
             while queue and len(running) < slots:
-                next_job = queue.pop()
+                next_job = queue.pop(0)
                 running.append(_Running(next_job, alone=slots == 1, time_limit=time_limit))
                 listener.started(next_job)
             for item in [item for item in running if item.ended]:
@@ -178,7 +191,8 @@ def usable_cores() -> int:
 def remove_orphans(layout: Layout) -> list[str]:
     """Remove executed copies whose source notebook is gone; return their page names."""
     sources = layout.sources()
-    pages = {path.relative_to(layout.executed).with_suffix("").as_posix() for path in layout.executed.rglob("*.ipynb")}
+    copies = layout.executed.rglob("*.ipynb")
+    pages = {path.relative_to(layout.executed).with_suffix("").as_posix() for path in copies}
     orphans = sorted(pages - sources.keys())
     for page in orphans:
         layout.executed_copy(page).unlink()
@@ -214,7 +228,7 @@ class _Running:
     def _environment(self, alone: bool) -> dict[str, str]:
         environment = os.environ | {
             processes.MARK: self.mark,
-            "JUPYTER_PREFER_ENV_PATH": "1",  # "python3" is this environment's kernel, not one in the user's home
+            "JUPYTER_PREFER_ENV_PATH": "1",  # the kernel of this environment, not one in the user's home
             "JUPYTER_RUNTIME_DIR": str(self.folder / "runtime"),
             "IPYTHONDIR": str(self.folder / "ipython"),  # without the user's start-up files and history
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # no warning about frozen modules in the outputs

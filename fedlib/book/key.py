@@ -1,8 +1,8 @@
 """When is an executed notebook stale, and why.
 
 The executed copy carries a manifest in its metadata under ``fedlib``. It says what the copy was made from, so
-that a comparison with the present sources names what changed, and holds a checksum of the cells and outputs, so
-that a damaged copy is noticed.
+that a comparison with the present sources names what changed, and holds a checksum of the cells and outputs,
+so that a damaged copy is noticed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Manifest(BaseModel):
 def inputs(notebook: Notebook, given: dict[str, Any], lock: Path) -> Inputs:
     """Return what a run of ``notebook`` with the parameters ``given`` depends on."""
     cells = [
-        {"type": cell.cell_type, "source": cell.source, "metadata": cell.metadata} for cell in notebook.node.cells
+        {"type": cell.cell_type, "source": cell.source, "metadata": cell.metadata}
+        for cell in notebook.node.cells
     ]
     return Inputs(
         notebook=_digest(cells),
@@ -99,7 +100,8 @@ def changes(old: Inputs, new: Inputs) -> list[str]:
         before, after = (repr(i.parameters[name]) if name in i.parameters else "absent" for i in (old, new))
         if before != after:
             found.append(f"parameter {name}: {before} -> {after}")
-    modules = [n for n in sorted(old.modules.keys() | new.modules.keys()) if old.modules.get(n) != new.modules.get(n)]
+    names = sorted(old.modules.keys() | new.modules.keys())
+    modules = [name for name in names if old.modules.get(name) != new.modules.get(name)]
     if modules:
         more = f" and {len(modules) - 3} more" if len(modules) > 3 else ""
         found.append(f"library changed: {', '.join(modules[:3])}{more}")

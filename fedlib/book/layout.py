@@ -24,7 +24,9 @@ class Layout:
         """
         root = paths.repo_root()
         if root is None:
-            raise InputError("fedlib is installed without its notebooks; run this from a clone of the repository")
+            raise InputError(
+                "fedlib is installed without its notebooks; use it from a clone of the repository"
+            )
         return cls(root)
 
     @property

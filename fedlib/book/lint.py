@@ -52,7 +52,7 @@ def _parameters(notebook: Notebook) -> Iterator[str]:
 def _cells(notebook: Notebook, trees: list[ast.Module]) -> Iterator[str]:
     imports = (ast.Import, ast.ImportFrom)
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    importing = [index for index, tree in enumerate(trees) if any(isinstance(n, imports) for n in ast.walk(tree))]
+    importing = [tree for tree in trees if any(isinstance(node, imports) for node in ast.walk(tree))]
     if len(importing) != 1:
         yield f"{len(importing)} cells import; allowed: exactly one"
     for number, (cell, tree) in enumerate(zip(notebook.code_cells, trees, strict=True), 1):

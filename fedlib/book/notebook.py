@@ -55,9 +55,10 @@ class Notebook:
                 declaration is not well formed.
         """
         tagged = self.tagged_cells
-        if len(tagged) != 1 or self.code_cells[0] is not tagged[0]:
+        if len(tagged) != 1 or tagged[0] is not next(iter(self.code_cells), None):
             raise InputError(
-                f"{self.page} has {len(tagged)} cells tagged 'parameters'; allowed: exactly one, its first code cell"
+                f"{self.page} has {len(tagged)} cells tagged 'parameters'; "
+                "allowed: exactly one, its first code cell"
             )
         return parameters.parse(tagged[0].source)
 
@@ -80,8 +81,8 @@ class Notebook:
     def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``given`` with every value checked against its declaration.
 
-        The names inside ``overrides`` are checked against the settings of the notebook's folder, together with
-        the profile that they change.
+        The names inside ``overrides`` are checked against the settings of the notebook's folder, together
+        with the profile that they change.
 
         Raises:
             InputError: for an unknown or unread name, a value that the declaration does not allow, or a
@@ -89,13 +90,14 @@ class Notebook:
         """
         parameters.known(self.parameters, given, self.page)
         if unread := set(self.unused_parameters) & set(given):
-            raise InputError(f"{self.page} declares {', '.join(sorted(unread))} but never reads it, so it cannot be set")
+            names = ", ".join(sorted(unread))
+            raise InputError(f"{self.page} declares {names} but never reads it, so it cannot be set")
         checked = {name: self.parameters[name].check(value) for name, value in given.items()}
         values = self.defaults | checked
         if overrides := values.get("overrides"):
             folder = self.page.partition("/")[0]
             if settings.model_for(folder) is None:
-                raise InputError(f"overrides is {overrides!r}; the notebooks in {folder}/ have no settings to override")
+                raise InputError(f"overrides is {overrides!r}; notebooks in {folder}/ have no settings")
             settings.load(folder, values["profile"], overrides)
         return checked
 

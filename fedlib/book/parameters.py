@@ -4,9 +4,9 @@ A declaration is one line of the cell tagged ``parameters``::
 
     seeds = None  # int | None, >= 1: number of repetitions; None takes the profile's number
 
-that is ``name = literal  # type[, constraint]: meaning``. Types: ``int``, ``float``, ``bool``, ``str``, ``dict``,
-``list[int]``, ``list[float]``, ``list[str]``, each optionally ``| None``. Constraints, which bind every item of a
-list: ``one of a | b``, ``>= 1`` (also ``>``, ``<=``, ``<``), ``in (0, 1]``.
+that is ``name = literal  # type[, constraint]: meaning``. Types: ``int``, ``float``, ``bool``, ``str``,
+``dict``, ``list[int]``, ``list[float]``, ``list[str]``, each optionally ``| None``. Constraints, which bind
+every item of a list: ``one of a | b``, ``>= 1`` (also ``>``, ``<=``, ``<``), ``in (0, 1]``.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Parameter(BaseModel):
     @property
     def allowed(self) -> str:
         """What the declaration allows, in its own words."""
-        return self.type + (" | None" if self.optional else "") + (f", {self.constraint}" if self.constraint else "")
+        kind = f"{self.type} | None" if self.optional else self.type
+        return f"{kind}, {self.constraint}" if self.constraint else kind
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
@@ -104,7 +105,9 @@ class Parameter(BaseModel):
             # YAML 1.2: 1e-3 is a number, and yes and on are strings.
             value = YAML(typ="safe", pure=True).load(text)
         except YAMLError:
-            raise InputError(f"parameter {self.name} is {text!r}; that is not YAML; allowed: {self.allowed}") from None
+            raise InputError(
+                f"parameter {self.name} is {text!r}, not YAML; allowed: {self.allowed}"
+            ) from None
         if text == "None":
             value = None
         if self.type == "str" and not isinstance(value, str) and not (value is None and self.optional):
@@ -131,7 +134,7 @@ def parse(source: str) -> dict[str, Parameter]:
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if node.lineno == node.end_lineno:
                 pass
             case _:
-                raise InputError(f"parameters cell: {line!r} is not of the form 'name = literal', on one line")
+                raise InputError(f"parameters cell: {line!r} is not 'name = literal' on one line")
         if name in found:
             raise InputError(f"parameters cell: {name} is declared twice")
         try:
@@ -207,7 +210,8 @@ def _test(constraint: str, kind: type) -> Callable[[Any], Any]:
         holds = lambda value: above(value, low) and below(value, high)  # noqa: E731
     else:
         raise InputError(
-            f"constraint {constraint!r} of a parameter; allowed: 'one of a | b', '>= 1', '> 0', '<= 1', '< 1', 'in (0, 1]'"
+            f"constraint of a parameter is {constraint!r}; "
+            "allowed: 'one of a | b', '>= 1', '> 0', '<= 1', '< 1', 'in (0, 1]'"
         )
 
     def validate(value: Any) -> Any:

@@ -1,0 +1,45 @@
+"""The command line: ``fedlib run | book | runs | data | doctor``.
+
+Nothing heavy is imported here, so that ``fedlib --help`` answers at once; each command imports what it needs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from fedlib.cli import book, data, doctor, run, runs
+from fedlib.errors import InputError
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+
+
+class _Group(TyperGroup):
+    """Turns bad input into one line and exit status 2, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(BAD_INPUT) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted; what was finished is kept", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Run the notebooks of the companion, build its book, and look after its runs and data.",
+)
+app.command("run")(run.run)
+app.command("book")(book.book)
+app.add_typer(runs.app, name="runs")
+app.command("data")(data.data)
+app.command("doctor")(doctor.doctor)

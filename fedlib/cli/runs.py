@@ -1,0 +1,81 @@
+"""``fedlib runs``: look at the stored runs and remove them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fedlib.runs import Run
+
+app = typer.Typer(no_args_is_help=True, help="List, show, explain and remove stored runs.")
+
+Key = Annotated[str, typer.Argument(help="Key of a run, or its first digits.")]
+
+
+@app.command("list")
+def list_runs() -> None:
+    """List the stored runs."""
+    from fedlib.cli import console
+    from fedlib.runs import Store
+
+    store, out = Store(), console.console()
+    runs = store.list()
+    rows = [
+        (run.key, run.name, run.config.get("profile", ""), run.config.get("seed", ""), f"{run.seconds:.1f}")
+        for run in runs
+    ]
+    if rows:
+        out.print(console.table(("key", "experiment", "profile", "seed", "seconds"), rows))
+    unfinished = sum(1 for _ in store.unfinished())
+    console.say(out, f"{len(runs)} runs and {unfinished} unfinished in {store.root}")
+
+
+@app.command()
+def show(key: Key) -> None:
+    """Show one run: settings, environment and the head of its metrics. Its files are checked."""
+    from fedlib.cli import console
+
+    run, out = _find(key), console.console()
+    console.say(out, f"{run.name} {run.key}: {run.seconds:.1f} s, in {run.path}")
+    for title, values in (("setting", run.config), ("environment", run.environment)):
+        out.print(console.table((title, "value"), values.items()))
+    metrics = run.metrics
+    console.say(out, f"metrics: {len(metrics)} rows, the first of them:")
+    console.say(out, metrics.head(10).to_string(index=False))
+
+
+@app.command()
+def why(key: Key) -> None:
+    """Say whether a stored run would be used today or computed again, and why."""
+    import json
+
+    from fedlib.cli import console
+    from fedlib.runs import RunSpec, Store
+
+    run = _find(key)
+    stored = json.loads((run.path / "key.json").read_text(encoding="utf-8"))
+    spec = RunSpec(stored["name"], stored["config"], stored["data"], tuple(stored["code"]))
+    console.say(console.console(), f"{run.name} {run.key}: {Store().why(spec)}")
+
+
+@app.command()
+def remove(keys: Annotated[list[str], typer.Argument(help="Keys of runs, or their first digits.")]) -> None:
+    """Remove stored runs; they are computed again when something needs them."""
+    from fedlib.cli import console
+    from fedlib.runs import Store
+
+    store, out = Store(), console.console()
+    for key in keys:
+        console.say(out, f"removed {store.remove(key)}")
+
+
+def _find(key: str) -> Run:
+    from fedlib.runs import DamagedRun, Store
+
+    try:
+        return Store().show(key)
+    except DamagedRun as damage:
+        typer.echo(f"run {key} is {damage}; it will be computed again when something needs it", err=True)
+        raise typer.Exit(1) from None
