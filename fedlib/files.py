@@ -49,7 +49,9 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
 
     The memory format (channels_last, say) is not kept: values are stored row-major.
     """
-    return write_atomic(path, save({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}))
+    return write_atomic(
+        path, save({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()})
+    )
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedlib.errors import InputError
 from fedlib.federation.messages import Broadcast, Update
@@ -30,7 +29,9 @@ from fedlib.federation.tasks import Data, Task
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-EVALUATION_BATCH = 128  # one batch of 1,000 images is 1.5 to 2.2 times slower: its activations leave the cache
+EVALUATION_BATCH = (
+    128  # one batch of 1,000 images is 1.5 to 2.2 times slower: its activations leave the cache
+)
 
 
 def worker_count(requested: int | None, most: int, device: str = "cpu") -> int:
@@ -71,7 +72,13 @@ class Work:
     """The pure functions of a run and the scratch model that they use."""
 
     def __init__(
-        self, task: Task, method: Method, population: Population, evaluation: dict[str, Data], seed: int, device: str
+        self,
+        task: Task,
+        method: Method,
+        population: Population,
+        evaluation: dict[str, Data],
+        seed: int,
+        device: str,
     ) -> None:
         self.task, self.method, self.population, self.evaluation = task, method, population, evaluation
         self.seed, self.device = seed, device
@@ -88,7 +95,9 @@ class Work:
         """Return the update of one client; an error carries the client and the round."""
         try:
             data = self.population.data(client, broadcast.round)
-            return self.method.client_update(self.task, self.model, client, data, broadcast, memory, self.seed)
+            return self.method.client_update(
+                self.task, self.model, client, data, broadcast, memory, self.seed
+            )
         except Exception as error:
             error.add_note(f"in client {client}, round {broadcast.round}")
             raise
@@ -100,7 +109,9 @@ class Work:
         self.model.module.eval()
         with torch.inference_mode():
             return [
-                self.task.predict(self.model.module, data.batch(torch.arange(first, min(first + EVALUATION_BATCH, stop))))
+                self.task.predict(
+                    self.model.module, data.batch(torch.arange(first, min(first + EVALUATION_BATCH, stop)))
+                )
                 for first in range(start, stop, EVALUATION_BATCH)
             ]
 
@@ -115,7 +126,9 @@ class Engine:
     def __enter__(self) -> Engine:
         if self.workers > 1:
             context = multiprocessing.get_context("fork")
-            self._pool = ProcessPoolExecutor(self.workers, context, initializer=_start_worker, initargs=(self.work,))
+            self._pool = ProcessPoolExecutor(
+                self.workers, context, initializer=_start_worker, initargs=(self.work,)
+            )
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -123,7 +136,9 @@ class Engine:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
 
-    def updates(self, broadcast: Broadcast, memories: dict[int, State], sizes: dict[int, int]) -> list[Update]:
+    def updates(
+        self, broadcast: Broadcast, memories: dict[int, State], sizes: dict[int, int]
+    ) -> list[Update]:
         """Return the updates of the clients in ``memories``, by client id.
 
         Args:
@@ -136,7 +151,9 @@ class Engine:
             return [self.work.update(client, broadcast, memories[client]) for client in clients]
         jobs = []
         for share in _even_shares(clients, sizes, self.workers):
-            message = replace(broadcast, weights=_arrays(broadcast.weights), statistics=_arrays(broadcast.statistics))
+            message = replace(
+                broadcast, weights=_arrays(broadcast.weights), statistics=_arrays(broadcast.statistics)
+            )
             kept = {client: _arrays(memories[client]) for client in share}
             jobs.append(self._pool.submit(_update_many, message, kept))
         updates = [_with_tensors(update) for job in jobs for update in job.result()]
@@ -168,7 +185,9 @@ def _start_worker(work: Work) -> None:
 
 
 def _update_many(broadcast: Broadcast, memories: dict[int, State]) -> list[Update]:
-    message = replace(broadcast, weights=_tensors(broadcast.weights), statistics=_tensors(broadcast.statistics))
+    message = replace(
+        broadcast, weights=_tensors(broadcast.weights), statistics=_tensors(broadcast.statistics)
+    )
     updates = []
     for client, memory in memories.items():
         update = _work.update(client, message, _tensors(memory))
@@ -187,7 +206,7 @@ def _arrays(state: Any) -> Any:
 
 
 def _tensors(state: Any) -> State:
-    return {name: torch.from_numpy(np.array(value, copy=None)) for name, value in state.items()}  # type: ignore
+    return {name: torch.from_numpy(np.asarray(value)) for name, value in state.items()}
 
 
 def _convert(update: Update, change: Callable[[Any], Any]) -> Update:
@@ -213,6 +232,3 @@ def _even_shares(clients: Sequence[int], sizes: dict[int, int], shares: int) -> 
         groups[place].append(client)
         loads[place] += sizes[client] + 1
     return [sorted(group) for group in groups if group]
-
-
-__all__ = ["EVALUATION_BATCH", "Engine", "Tensor", "Work", "one_thread", "worker_count"]

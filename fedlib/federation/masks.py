@@ -57,7 +57,9 @@ def restore(sent: Mapping[str, Tensor], masks: Mapping[str, Tensor], like: Mappi
     return full
 
 
-def inject(shared: Mapping[str, Tensor], personal: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> State:
+def inject(
+    shared: Mapping[str, Tensor], personal: Mapping[str, Tensor], masks: Mapping[str, Tensor]
+) -> State:
     """Return the client's model: its own value where the mask is True, the shared value elsewhere.
 
     Values are selected, not computed, so they are equal bit for bit to the tensors that they come from.
@@ -74,7 +76,9 @@ def pack(masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Scalar entries are packed in the order of their sorted names, which both sides know.
     """
     packed = {
-        name: torch.from_numpy(np.packbits(mask.numpy().reshape(-1))) for name, mask in masks.items() if mask.dim() > 0
+        name: torch.from_numpy(np.packbits(mask.numpy().reshape(-1)))
+        for name, mask in masks.items()
+        if mask.dim() > 0
     }
     scalars = [bool(masks[name]) for name in sorted(masks) if masks[name].dim() == 0]
     if scalars:

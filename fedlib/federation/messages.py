@@ -76,5 +76,7 @@ class Update:
             "weights": serialized_bytes(self.weights),
             "statistics": serialized_bytes(self.statistics),
             "masks": serialized_bytes(personal.pack(self.masks)),
-            "metadata": serialized_bytes(dict.fromkeys(("client", "samples"), torch.zeros((), dtype=torch.int64))),
+            "metadata": serialized_bytes(
+                dict.fromkeys(("client", "samples"), torch.zeros((), dtype=torch.int64))
+            ),
         }

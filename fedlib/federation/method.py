@@ -26,7 +26,14 @@ class Method(Protocol):
         """Return tensors that go to every client beside the global model."""
 
     def client_update(
-        self, task: Task, model: FlatModel, client: int, data: Any, broadcast: Broadcast, memory: State, seed: int
+        self,
+        task: Task,
+        model: FlatModel,
+        client: int,
+        data: Any,
+        broadcast: Broadcast,
+        memory: State,
+        seed: int,
     ) -> Update:
         """Return a client's update: a pure function, with ``model`` as scratch space."""
 

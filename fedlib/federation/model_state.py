@@ -107,7 +107,9 @@ def check_same_names(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]
     if state.keys() != expected.keys():
         missing = sorted(expected.keys() - state.keys())[:3]
         extra = sorted(state.keys() - expected.keys())[:3]
-        raise InputError(f"state of another model: missing {missing or 'nothing'}, unexpected {extra or 'nothing'}")
+        raise InputError(
+            f"state of another model: missing {missing or 'nothing'}, unexpected {extra or 'nothing'}"
+        )
 
 
 def _view(flat: Tensor, like: Tensor) -> Tensor:

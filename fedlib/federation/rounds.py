@@ -77,7 +77,9 @@ class Trajectory:
     @cached_property
     def rounds(self) -> tuple[int, ...]:
         """The rounds whose global model is stored, ascending; 0 is the initial model."""
-        return tuple(sorted(int(path.stem.removeprefix("round-")) for path in (self.folder / "global").glob("round-*")))
+        return tuple(
+            sorted(int(path.stem.removeprefix("round-")) for path in (self.folder / "global").glob("round-*"))
+        )
 
     def weights(self, round: int) -> State:
         """Return the global model after ``round``.
@@ -135,7 +137,9 @@ def run_rounds(
     local_sets = dict(client_evaluation or {})
     for client, name in local_sets.items():
         if name not in sets:
-            raise InputError(f"client {client} is evaluated on {name!r}; evaluation sets: {', '.join(sets) or 'none'}")
+            raise InputError(
+                f"client {client} is evaluated on {name!r}; evaluation sets: {', '.join(sets) or 'none'}"
+            )
     for name, data in sets.items():
         if not len(data):
             raise InputError(f"evaluation set {name!r} is empty")
@@ -198,7 +202,9 @@ class _Loop:
                 rows += [(round, -1, name, metric, value) for metric, value in scores.items()]
             for client, name in local_sets.items():
                 weights = self.method.personal_weights(self.server.weights, self.memories.get(client, {}))
-                rows += [(round, client, name, m, value) for m, value in engine.evaluate(weights, name).items()]
+                rows += [
+                    (round, client, name, m, value) for m, value in engine.evaluate(weights, name).items()
+                ]
         _append(self.folder / "rounds.csv", rows)
         _append(self.folder / "ledger.csv", _ledger_rows(round, broadcast, updates))
         self._checkpoint()
@@ -206,7 +212,10 @@ class _Loop:
 
     def _checkpoint(self) -> None:
         """Store the state after ``self.done`` rounds; it counts from the moment that checkpoint.json names it."""
-        weights, memory = _global(self.folder, self.done), self.folder / "checkpoint" / f"{self.done:04d}.safetensors"
+        weights, memory = (
+            _global(self.folder, self.done),
+            self.folder / "checkpoint" / f"{self.done:04d}.safetensors",
+        )
         kept = {f"server/{name}": tensor for name, tensor in self.server.memory.items()}
         for client, state in self.memories.items():
             kept |= {f"{client}/{name}": tensor for name, tensor in state.items()}

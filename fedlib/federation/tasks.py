@@ -96,7 +96,9 @@ class Classification:
 
     def __post_init__(self) -> None:
         if self.bf16 and not torch.cuda.is_available() and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-            raise InputError("bf16 is True, but this processor has no bfloat16 arithmetic; allowed here: False")
+            raise InputError(
+                "bf16 is True, but this processor has no bfloat16 arithmetic; allowed here: False"
+            )
 
     def build_model(self, seed: int) -> nn.Module:
         """Return a new model from ``seed``."""
@@ -118,7 +120,7 @@ class Classification:
     def score(self, data: ImageData, predictions: Sequence[np.ndarray]) -> dict[str, float]:
         """Return loss, accuracy and the F1 and recall of each class; see ``classification_scores``."""
         logits = np.concatenate(predictions)
-        labels = torch.from_numpy(data.labels)
+        labels = torch.tensor(data.labels)
         scores = {"loss": float(functional.cross_entropy(torch.from_numpy(logits), labels))}
         return scores | classification_scores(data.labels, logits.argmax(1), self.num_classes)
 

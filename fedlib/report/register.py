@@ -210,8 +210,9 @@ class Rule(_Frozen):
                 raise ValueError("a side has no metric")
             if self.against is None:
                 break
-        used = {*self.where, *self.ours, *(self.against or {}), *(self.minus or {}), *self.over, *self.pool, *self.against_each}
-        for column in used:
+        filters = (self.where, self.ours, self.against or {}, self.minus or {})
+        lists = (self.over, self.pool, self.against_each)
+        for column in {name for names in (*filters, *lists) for name in names}:
             choose("rule column", column, [name for name in COLUMNS if name != "seed"])
         return self
 
@@ -237,6 +238,7 @@ class Entry(_Frozen):
         data: data sets of the paper that a value can be checked on, as ``fedlib.data`` names.
         notebook: page that judges it, ``part/name``.
         parts: comparisons; all must hold. Empty where the entry shows something and claims nothing.
+        rests_on: ids of the claims that a table or figure shows; it holds as far as they hold.
         audit: name of the computation over the paper's own tables that can contradict it (``report.audit``).
         reason: why it is not attempted while no executed page judges it.
         note: what a reader must know to read it fairly.
@@ -252,6 +254,7 @@ class Entry(_Frozen):
     data: tuple[str, ...] = ()
     notebook: str
     parts: tuple[Rule, ...] = ()
+    rests_on: tuple[str, ...] = ()
     audit: str | None = None
     reason: str
     note: str = ""
@@ -271,6 +274,8 @@ class Entry(_Frozen):
             raise ValueError(f"{self.id}: statement and reason must not be empty")
         if (self.kind == "cell") != (self.cell is not None):
             raise ValueError(f"{self.id}: cells, and only cells, say where they lie in a table")
+        if self.parts and self.rests_on:
+            raise ValueError(f"{self.id}: an entry is judged by its parts or rests on others, not both")
         if any(part.value is not None for part in self.parts) and not self.data:
             raise ValueError(f"{self.id}: a value can only be checked on named data")
         return self
@@ -314,6 +319,10 @@ class Register(_Frozen):
             twice = [name for name, count in names.items() if count > 1]
             if twice:
                 raise ValueError(f"{what} given twice: {', '.join(twice)}")
+        names = {entry.id for entry in self.entries}
+        for entry in self.entries:
+            if missing := [name for name in entry.rests_on if name not in names]:
+                raise ValueError(f"{entry.id} rests on {', '.join(missing)}, which is no entry")
         return self
 
 
@@ -470,7 +479,7 @@ def _expand(cells: _CellsFrom, paper: str) -> list[Entry]:
                 continue  # the paper prints a dash
             value = _printed(row[name], row[column.spread] if column.spread else "", cells.unit)
             part = Rule(
-                says=f"{column.label or cells.unit} {value}".strip(),
+                says=f"{column.label} {value}",
                 metric=column.metric,
                 where=column.where,
                 ours={side: text.format(**mapped) for side, text in cells.ours.items()},

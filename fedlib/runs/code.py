@@ -80,7 +80,8 @@ def _package_data(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in folder.rglob("*")
-        if path.suffix in _DATA_SUFFIXES and not (path.parent != folder and (path.parent / "__init__.py").exists())
+        if path.suffix in _DATA_SUFFIXES
+        and not (path.parent != folder and (path.parent / "__init__.py").exists())
     )
 
 

@@ -15,7 +15,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -128,15 +128,10 @@ class Run:
 class Workspace:
     """The folder in which a run is being computed; what lies in it at the end becomes the run.
 
-    ``checkpoints`` is for unfinished work only and is dropped at the end.
+    After a kill the next attempt finds what was there, so an experiment can go on from its own checkpoints.
     """
 
     folder: Path
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of intermediate states; it survives a kill and is removed when the run is whole."""
-        return self.folder / "checkpoints"
 
     def finish(self, metrics: pd.DataFrame, tensors: Mapping[str, torch.Tensor] | None = None) -> None:
         """Store the results."""
@@ -173,7 +168,7 @@ class Store:
     def compute(self, spec: RunSpec, function: Callable[[Workspace], None]) -> Run:
         """Return the run of ``spec``, computing it with ``function`` unless it is stored.
 
-        ``function`` receives a ``Workspace``, resumes from its checkpoints if there are any, and ends by
+        ``function`` receives a ``Workspace``, goes on from what an earlier attempt left there, and ends by
         calling ``Workspace.finish``. When two processes ask for one run, the second waits for the first.
         """
         if run := self.get(spec):
@@ -184,16 +179,17 @@ class Store:
             log.info("%s %s: computing (%s)", spec.name, spec.key, self.why(spec))
             final = self.folder(spec)
             workspace = Workspace(_partial(final))
-            workspace.checkpoints.mkdir(parents=True, exist_ok=True)
+            workspace.folder.mkdir(parents=True, exist_ok=True)
             start = time.perf_counter()
             function(workspace)
             if not (workspace.folder / "metrics.csv").exists():
                 raise RuntimeError(f"{spec.name}: the experiment ended without Workspace.finish")
             seconds = time.perf_counter() - start
-            shutil.rmtree(workspace.checkpoints)
             files.write_json(workspace.folder / "config.json", spec.parts["config"])
             files.write_json(workspace.folder / "key.json", {"name": spec.name, **spec.parts})
-            files.write_json(workspace.folder / "environment.json", environment() | {"seconds": round(seconds, 3)})
+            files.write_json(
+                workspace.folder / "environment.json", environment() | {"seconds": round(seconds, 3)}
+            )
             files.write_json(workspace.folder / "checksums.json", _checksums(workspace.folder))
             os.replace(workspace.folder, final)
             log.info("%s %s: done in %.1f s", spec.name, spec.key, seconds)
@@ -209,9 +205,9 @@ class Store:
             except DamagedRun as damage:
                 return str(damage)
             return "stored: nothing to compute"
-        if any((_partial(final) / "checkpoints").glob("*")):
+        if any(_partial(final).glob("*")):
             return "an earlier computation was interrupted; it goes on from its last checkpoint"
-        best: list[str] | None = None
+        best: Sequence[str] | None = None
         for path in self._finished(spec.name):
             with contextlib.suppress(OSError, json.JSONDecodeError):
                 stored = json.loads((path / "key.json").read_text())
@@ -222,13 +218,13 @@ class Store:
             return "never computed"
         return "changed: " + "; ".join(best[:4]) + (f"; and {len(best) - 4} more" if len(best) > 4 else "")
 
-    def list(self) -> list[Run]:
+    def list(self) -> tuple[Run, ...]:
         """Return all finished runs, unchecked, by name and key."""
         runs = []
         for path in self._finished("*"):
             with contextlib.suppress(OSError, json.JSONDecodeError):
                 runs.append(_read(path))
-        return runs
+        return tuple(runs)
 
     def show(self, key: str) -> Run:
         """Return the run whose key starts with ``key``, checked.
@@ -256,11 +252,14 @@ class Store:
     def _find(self, key: str) -> Path:
         matches = [path for path in self._finished("*") if path.name.startswith(key)] if key else []
         if len(matches) != 1:
-            raise InputError(f"run key {key!r} matches {len(matches)} runs; 'fedlib runs list' shows the keys")
+            raise InputError(
+                f"run key {key!r} matches {len(matches)} runs; 'fedlib runs list' shows the keys"
+            )
         return matches[0]
 
-    def _finished(self, name: str) -> list[Path]:
-        return sorted(path for path in self.root.glob(f"{name}/*") if _is_key(path.name) and path.is_dir())
+    def _finished(self, name: str) -> tuple[Path, ...]:
+        found = (path for path in self.root.glob(f"{name}/*") if _is_key(path.name) and path.is_dir())
+        return tuple(sorted(found))
 
     def _open(self, path: Path) -> Run:
         if not path.is_dir():
@@ -270,7 +269,9 @@ class Store:
         except (OSError, ValueError) as error:
             raise DamagedRun("damaged: checksums.json cannot be read") from error
         if (found := _checksums(path)) != expected:
-            names = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
+            names = sorted(
+                name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
+            )
             raise DamagedRun(f"damaged: {', '.join(names)}")
         return _read(path)
 
@@ -320,6 +321,8 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         before, after = old.get(part, {}), new[part]
         for name in sorted(before.keys() | after.keys()):
             if before.get(name) != after.get(name):
-                detail = f" {before.get(name)!r} -> {after.get(name)!r}" if part in ("config", "versions") else ""
+                detail = (
+                    f" {before.get(name)!r} -> {after.get(name)!r}" if part in ("config", "versions") else ""
+                )
                 changes.append(f"{word} {name}{detail}")
     return changes

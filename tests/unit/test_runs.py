@@ -184,7 +184,7 @@ def test_runs_are_listed_shown_and_removed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="matches 0 runs"):
         store.show("ffffffffffffffffffff1")
     store.remove(run.key)
-    assert store.list() == []
+    assert store.list() == ()
 
 
 def test_imports_inside_functions_and_packages_are_followed() -> None:

@@ -123,7 +123,14 @@ class FedAvg:
     # --- the client's part of a round --------------------------------------------------------------------
 
     def client_update(
-        self, task: Task, model: FlatModel, client: int, data: Data, broadcast: Broadcast, memory: State, seed: int
+        self,
+        task: Task,
+        model: FlatModel,
+        client: int,
+        data: Data,
+        broadcast: Broadcast,
+        memory: State,
+        seed: int,
     ) -> Update:
         """Train on one client and return its update.
 
@@ -179,7 +186,7 @@ class FedAvg:
                         layer.train(self.batch_norm != "frozen" and size > 1)
                     model.grad.zero_()
                     loss = self.loss(task, local, batch)
-                    loss.backward()  # type: ignore[no-untyped-call]
+                    loss.backward()
                     self.correct_gradient(local)
                     optimizer.step()
                     local.steps += 1
@@ -219,4 +226,6 @@ def split_memory(memory: State) -> tuple[personal.Masks, State]:
 def join_memory(chosen: personal.Masks, state: State) -> State:
     """Return the memory entries that keep the masked tensors of ``state``; see ``split_memory``."""
     kept = {name: mask for name, mask in chosen.items() if bool(mask.any())}
-    return {f"mask/{name}": mask for name, mask in kept.items()} | {f"own/{name}": state[name] for name in kept}
+    return {f"mask/{name}": mask for name, mask in kept.items()} | {
+        f"own/{name}": state[name] for name in kept
+    }
