@@ -8,12 +8,14 @@ verdict) is never stored here; ``fedlib.report.verdict`` computes it.
 from __future__ import annotations
 
 import csv
+import difflib
+import io
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -118,12 +120,14 @@ class Window(_Frozen):
 
     @model_validator(mode="after")
     def _one_form(self) -> Window:
-        given = (self.first is not None) + (self.last is not None) + (self.start is not None or self.end is not None)
-        if given != 1:
+        absolute = self.start is not None or self.end is not None
+        if (self.first is not None) + (self.last is not None) + absolute != 1:
             raise ValueError("a window is either first, or last, or start with end")
         for size in (self.first, self.last):
             if size is not None and not (0 < size < 1 or (size >= 1 and size == int(size))):
-                raise ValueError(f"a window's size is {size}; allowed: a whole number, or a share between 0 and 1")
+                raise ValueError(
+                    f"a window's size is {size}; allowed: a whole number, or a share between 0 and 1"
+                )
         return self
 
     def choose(self, rounds: Iterable[int]) -> list[int]:
@@ -330,7 +334,7 @@ class _Column(_Frozen):
     """One printed column of a CSV file: label in words, metric and column values of the rule, column that holds
     the printed standard deviation, audit of its cells."""
 
-    label: str = ""
+    label: str
     metric: str
     where: Filter = {}
     spread: str | None = None
@@ -368,8 +372,8 @@ def table(file: str) -> list[dict[str, str]]:
     """Return the rows of a CSV file in ``register/tables``, numbers as printed."""
     folder = resources.files("fedlib.report") / "register" / "tables"
     known = sorted(item.name for item in folder.iterdir() if item.name.endswith(".csv"))
-    with folder.joinpath(choose("table file", file, known)).open(encoding="utf-8", newline="") as stream:
-        return list(csv.DictReader(stream))
+    text = folder.joinpath(choose("table file", file, known)).read_text(encoding="utf-8")
+    return list(csv.DictReader(io.StringIO(text)))
 
 
 @cache
@@ -398,7 +402,7 @@ def read(text: str, paper: str) -> tuple[Title, list[Entry]]:
     Raises:
         InputError: the text does not fit the model.
     """
-    document = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    document = yaml.load(text, Loader=yaml.CSafeLoader)  # ten times faster than the loader in Python
     defaults = {"paper": paper, "reason": document["reason"]}
     entries: list[Entry] = []
     name = "title"
@@ -407,7 +411,9 @@ def read(text: str, paper: str) -> tuple[Title, list[Entry]]:
         for item in document["entries"]:
             if "cells_from" in item:
                 name = f"cells_from {item['cells_from'].get('file')}"
-                entries.extend(_expand(_CellsFrom(**({"reason": defaults["reason"]} | item["cells_from"])), paper))
+                entries.extend(
+                    _expand(_CellsFrom(**({"reason": defaults["reason"]} | item["cells_from"])), paper)
+                )
             else:
                 name = item.get("id", "an entry without id")
                 entries.append(Entry(**(defaults | item)))
@@ -422,10 +428,16 @@ def lookup(claim_id: str) -> Entry:
     Raises:
         InputError: no such entry; the message names the closest one.
     """
-    return _by_id()[choose("claim id", claim_id, _by_id())]
+    if claim_id not in _by_id():
+        close = difflib.get_close_matches(claim_id, _by_id(), n=3)
+        hint = f"; did you mean {' or '.join(close)}?" if close else ""
+        raise InputError(f"claim id is {claim_id!r}, which is not in the register{hint}")
+    return _by_id()[claim_id]
 
 
-def select(paper: str | None = None, kinds: Iterable[str] | None = None, notebook: str | None = None) -> list[Entry]:
+def select(
+    paper: str | None = None, kinds: Iterable[str] | None = None, notebook: str | None = None
+) -> list[Entry]:
     """Return the entries of a paper, of some kinds, of a page; None means all."""
     if paper is not None:
         choose("paper", paper, PAPERS)
@@ -454,7 +466,7 @@ def coverage(words: Mapping[str, str], kinds: Iterable[str] | None = None) -> di
         ``{paper: {word: count}}``, every paper and word present.
     """
     for claim_id, word in words.items():
-        choose("claim id", claim_id, _by_id())
+        lookup(claim_id)
         choose("verdict", word, WORDS)
     counts = {paper: dict.fromkeys(WORDS, 0) for paper in PAPERS}
     for entry in select(kinds=kinds):
@@ -521,7 +533,9 @@ def _printed(number: str, spread: str, unit: str) -> Value:
 
 
 def _explain(error: ValidationError) -> str:
-    return "; ".join(
-        f"{'.'.join(str(step) for step in item['loc'])}: {item['msg'].removeprefix('Value error, ')}".lstrip(": ")
-        for item in error.errors()
-    )
+    parts = []
+    for item in error.errors():
+        place = ".".join(str(step) for step in item["loc"])
+        message = item["msg"].removeprefix("Value error, ")
+        parts.append(f"{place}: {message}" if place else message)
+    return "; ".join(parts)
