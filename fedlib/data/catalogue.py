@@ -1,0 +1,99 @@
+"""Names of data sets, and the one door to them.
+
+A data set is one module and one line in ``MODULES``. The module has
+
+* ``load(*, root, download, ...) -> ImageSet`` (its further keyword arguments are the set's options) and
+* ``find(*, root, ...) -> Found`` with the same options, which reads no image;
+
+a family such as ``medmnist:<flag>`` takes the part behind the colon as first argument of both and lists what is
+allowed there in ``members()``. Modules are named as text so that only the one that is asked for is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedlib import paths
+from fedlib.data.files import Found
+from fedlib.data.imageset import ImageSet
+from fedlib.errors import InputError, choose
+
+MODULES = {
+    "digits": "fedlib.data.digits",
+    "fashion-mnist": "fedlib.data.fashion_mnist",
+    "cifar10": "fedlib.data.cifar10",
+    "medmnist": "fedlib.data.medmnist",
+}
+
+
+def available() -> list[str]:
+    """Return every name that :func:`load` takes.
+
+    >>> available()[:4]
+    ['digits', 'fashion-mnist', 'cifar10', 'medmnist:pathmnist']
+    """
+    names: list[str] = []
+    for family, module in MODULES.items():
+        members = getattr(importlib.import_module(module), "members", None)
+        names += [f"{family}:{member}" for member in members()] if members else [family]
+    return names
+
+
+def load(name: str, *, root: str | Path | None = None, download: bool = False, **options: Any) -> ImageSet:
+    """Load a data set by name.
+
+    Args:
+        name: one of :func:`available`.
+        root: folder with the files; None takes ``fedlib.paths.data_root()`` (environment ``FEDLIB_DATA``).
+        download: let the publishing package fetch what is missing.
+        options: options of the data set, for example ``size=64, as_rgb=True`` for ``medmnist:<flag>``.
+
+    Raises:
+        InputError: unknown name or option; files missing (the message says what to do), damaged, or with
+            contents that are not allowed (the message names the file).
+    """
+    module, member = _resolve(name)
+    _check_options(name, module, options)
+    image_set: ImageSet = module.load(*member, root=_root(root), download=download, **options)
+    return image_set
+
+
+def find(name: str, *, root: str | Path | None = None, **options: Any) -> Found:
+    """Say whether a data set is on this machine, and what to do if not; reads no image.
+
+    Raises:
+        InputError: unknown name or option.
+    """
+    module, member = _resolve(name)
+    _check_options(name, module, options)
+    found: Found = module.find(*member, root=_root(root), **options)
+    return found
+
+
+def _resolve(name: str) -> tuple[ModuleType, tuple[str, ...]]:
+    if not isinstance(name, str):
+        raise InputError(f"data set is {name!r}; allowed: {', '.join(available())}")
+    family, colon, member = name.partition(":")
+    if family not in MODULES:
+        choose("data set", name, available())
+    module = importlib.import_module(MODULES[family])
+    if bool(colon) != hasattr(module, "members"):
+        choose("data set", name, available())
+    return module, (member,) if colon else ()
+
+
+def _check_options(name: str, module: ModuleType, options: dict[str, Any]) -> None:
+    keywords = inspect.signature(module.load).parameters.values()
+    allowed = [p.name for p in keywords if p.kind is p.KEYWORD_ONLY and p.name not in ("root", "download")]
+    for option in options:
+        if not allowed:
+            raise InputError(f"{name} has no option {option!r}; allowed: none")
+        choose(f"option of {name}", option, allowed)
+
+
+def _root(root: str | Path | None) -> Path:
+    return paths.data_root() if root is None else Path(root).expanduser()

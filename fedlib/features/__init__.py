@@ -1,0 +1,1 @@
+"""Statistics of features and the readouts that need nothing else: pure functions of tensors."""
