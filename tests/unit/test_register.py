@@ -11,7 +11,7 @@ import pytest
 from fedlib.errors import InputError
 from fedlib.report import register
 
-TABLES = Path(register.__file__).parent / "register" / "tables"
+TABLES = Path(register.__file__).parent / "tables"
 # Columns of the CSV files that hold printed results; a deviation belongs to the cell of its mean.
 RESULTS = {
     "accuracy", "overall_acc", "avg_acc", "task0", "task1", "task2", "task3", "accuracy_mean", "forgetting_mean",
@@ -119,6 +119,7 @@ def test_loading_is_fast_enough_for_every_notebook_start() -> None:
 GOOD = """
 title: {method: MPT, title: T, citation: c, year: 2026}
 reason: not built
+data: [nuimages]
 entries:
   - {id: MPT-1, kind: claim, where: here, statement: says, notebook: mpt/page,
      parts: [{says: s, metric: m, direction: ">"}]}
@@ -136,7 +137,9 @@ entries:
         ('direction: ">"', 'direction: "!"', "direction"),
         (', direction: ">"', "", "needs a direction or a value"),
         ('direction: ">"', "value: 3", "value and tolerance"),
-        ('direction: ">"', "value: 3, tolerance: 1", "named data"),
+        ('direction: ">"}]', "value: 3, tolerance: 1}], data: []", "named data"),
+        ('direction: ">"', "value: 3, tolerance: 1, over: [task]", "belongs to one group"),
+        ("data: [nuimages]", "", "mpt.yaml lacks data"),
         ('direction: ">"', 'direction: "~"', "positive margin"),
         ('direction: ">"', 'direction: ">", share: 0', "share"),
         ('direction: ">"', 'direction: ">", rounds: {first: 0.5, last: 2}', "either first, or last"),

@@ -1,26 +1,15 @@
-"""The results register: every numbered claim, table, figure and printed table cell of the three papers, once.
-
-The entries lie in ``register/{mpt,fedcka,vcl}.yaml``. Printed table cells are not typed there: ``cells_from``
-expands the CSV files of ``register/tables`` into one entry per cell. What an entry says about our runs (the
-verdict) is never stored here; ``fedlib.report.verdict`` computes it.
-"""
+"""The shape of the register: entries, comparison rules and the words for verdicts, all validated."""
 
 from __future__ import annotations
 
-import csv
-import difflib
-import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from functools import cache
-from importlib import resources
+from collections.abc import Iterable
 from typing import Annotated, Literal, get_args
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fedlib.errors import InputError, choose
+from fedlib.errors import choose
 
 Word = Literal[
     "value reproduced",
@@ -74,11 +63,13 @@ _NOTEBOOK = re.compile(r"(foundations|mpt|fedcka|vcl|synthesis)/[a-z0-9]+(-[a-z0
 _ID = re.compile(r"[A-Z]+-[A-Za-z0-9]+([-/][A-Za-z0-9()._-]+)*")
 
 
-class _Frozen(BaseModel):
+class Frozen(BaseModel):
+    """A value that never changes and has no field but those declared."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Value(_Frozen):
+class Value(Frozen):
     """A number that the paper prints.
 
     Attributes:
@@ -103,7 +94,7 @@ class Value(_Frozen):
         return f"{name}{number}{spread}{unit}"
 
 
-class Window(_Frozen):
+class Window(Frozen):
     """Which rounds of the filtered rows count. Exactly one form: ``first``, ``last``, or ``start`` with ``end``.
 
     Attributes:
@@ -142,7 +133,7 @@ class Window(_Frozen):
         return ordered[:count] if self.first is not None else ordered[-count:]
 
 
-class Rule(_Frozen):
+class Rule(Frozen):
     """One comparison over the tidy frame that a page passes to ``report.judge``.
 
     Per seed and per group of ``over``, the quantity is the mean (or slope over rounds) of ``value`` in the rows
@@ -207,6 +198,8 @@ class Rule(_Frozen):
             raise ValueError("against_each needs against")
         if self.relative and self.against is None and self.reference == 0:
             raise ValueError("relative needs against, or a reference that is not 0")
+        if self.value is not None and self.over:
+            raise ValueError("a value belongs to one group; over cannot be used with it")
         if self.minus_rounds and not self.rounds and self.minus is None:
             raise ValueError("minus_rounds needs rounds or minus")
         for side in (self.ours, self.against or {}):
@@ -221,7 +214,7 @@ class Rule(_Frozen):
         return self
 
 
-class Cell(_Frozen):
+class Cell(Frozen):
     """Where a printed table cell lies: file in ``register/tables``, the columns that name its row, its column."""
 
     file: str
@@ -229,7 +222,7 @@ class Cell(_Frozen):
     column: str
 
 
-class Entry(_Frozen):
+class Entry(Frozen):
     """One claim, table, figure or table cell of a paper.
 
     Attributes:
@@ -290,7 +283,7 @@ class Entry(_Frozen):
         return "; ".join(str(value) for value in self.values) or "–"
 
 
-class Title(_Frozen):
+class Title(Frozen):
     """Name of a paper.
 
     Attributes:
@@ -308,7 +301,7 @@ class Title(_Frozen):
     year: int
 
 
-class Register(_Frozen):
+class Register(Frozen):
     """All entries in the order of the files, and the titles of the papers."""
 
     titles: tuple[Title, ...]
@@ -323,219 +316,8 @@ class Register(_Frozen):
             twice = [name for name, count in names.items() if count > 1]
             if twice:
                 raise ValueError(f"{what} given twice: {', '.join(twice)}")
-        names = {entry.id for entry in self.entries}
+        known = {entry.id for entry in self.entries}
         for entry in self.entries:
-            if missing := [name for name in entry.rests_on if name not in names]:
+            if missing := [name for name in entry.rests_on if name not in known]:
                 raise ValueError(f"{entry.id} rests on {', '.join(missing)}, which is no entry")
         return self
-
-
-class _Column(_Frozen):
-    """One printed column of a CSV file: label in words, metric and column values of the rule, column that holds
-    the printed standard deviation, audit of its cells."""
-
-    label: str
-    metric: str
-    where: Filter = {}
-    spread: str | None = None
-    audit: str | None = None
-
-
-class _CellsFrom(_Frozen):
-    """How the cells of one CSV file become entries.
-
-    ``id`` and ``statement`` are templates over the row as printed, ``{column}`` and ``{label}``. The values of
-    ``ours`` are templates over the row with ``names`` applied (``names: {dataset: {BloodMNIST: bloodmnist}}``).
-    ``sources`` gives the data set of a row by its printed ``dataset``; without it ``data`` holds for all rows.
-    """
-
-    file: str
-    id: str
-    where: str
-    statement: str
-    unit: str = ""
-    columns: dict[str, _Column]
-    names: dict[str, dict[str, str]] = {}
-    data: tuple[str, ...] = ()
-    sources: dict[str, str] = {}
-    notebook: str
-    ours: dict[str, str]
-    rounds: Window | None = None
-    tolerance: float
-    factor: float = 1.0
-    deterministic: bool = False
-    note: str = ""
-    reason: str
-
-
-def table(file: str) -> list[dict[str, str]]:
-    """Return the rows of a CSV file in ``register/tables``, numbers as printed."""
-    folder = resources.files("fedlib.report") / "register" / "tables"
-    known = sorted(item.name for item in folder.iterdir() if item.name.endswith(".csv"))
-    text = folder.joinpath(choose("table file", file, known)).read_text(encoding="utf-8")
-    return list(csv.DictReader(io.StringIO(text)))
-
-
-@cache
-def load() -> Register:
-    """Return the whole register (read once per process).
-
-    Raises:
-        InputError: a file that does not fit the model; the message names the file and the entry.
-    """
-    titles: list[Title] = []
-    entries: list[Entry] = []
-    for paper in PAPERS:
-        text = (resources.files("fedlib.report") / "register" / f"{paper}.yaml").read_text("utf-8")
-        title, found = read(text, paper)
-        titles.append(title)
-        entries.extend(found)
-    try:
-        return Register(titles=tuple(titles), entries=tuple(entries))
-    except ValidationError as error:
-        raise InputError(f"register: {_explain(error)}") from None
-
-
-def read(text: str, paper: str) -> tuple[Title, list[Entry]]:
-    """Return the title and entries in the YAML text of one paper's register file.
-
-    Raises:
-        InputError: the text does not fit the model.
-    """
-    document = yaml.load(text, Loader=yaml.CSafeLoader)  # ten times faster than the loader in Python
-    defaults = {"paper": paper, "reason": document["reason"]}
-    entries: list[Entry] = []
-    name = "title"
-    try:
-        title = Title(paper=paper, **document["title"])
-        for item in document["entries"]:
-            if "cells_from" in item:
-                name = f"cells_from {item['cells_from'].get('file')}"
-                entries.extend(
-                    _expand(_CellsFrom(**({"reason": defaults["reason"]} | item["cells_from"])), paper)
-                )
-            else:
-                name = item.get("id", "an entry without id")
-                entries.append(Entry(**(defaults | item)))
-    except ValidationError as error:
-        raise InputError(f"register {paper}.yaml, {name}: {_explain(error)}") from None
-    return title, entries
-
-
-def lookup(claim_id: str) -> Entry:
-    """Return the entry of an id.
-
-    Raises:
-        InputError: no such entry; the message names the closest one.
-    """
-    if claim_id not in _by_id():
-        close = difflib.get_close_matches(claim_id, _by_id(), n=3)
-        hint = f"; did you mean {' or '.join(close)}?" if close else ""
-        raise InputError(f"claim id is {claim_id!r}, which is not in the register{hint}")
-    return _by_id()[claim_id]
-
-
-def select(
-    paper: str | None = None, kinds: Iterable[str] | None = None, notebook: str | None = None
-) -> list[Entry]:
-    """Return the entries of a paper, of some kinds, of a page; None means all."""
-    if paper is not None:
-        choose("paper", paper, PAPERS)
-    wanted = [choose("kind", kind, KINDS) for kind in kinds] if kinds is not None else list(KINDS)
-    return [
-        entry
-        for entry in load().entries
-        if paper in (None, entry.paper) and entry.kind in wanted and notebook in (None, entry.notebook)
-    ]
-
-
-def title(paper: str) -> Title:
-    """Return the names of a paper."""
-    choose("paper", paper, PAPERS)
-    return next(item for item in load().titles if item.paper == paper)
-
-
-def coverage(words: Mapping[str, str], kinds: Iterable[str] | None = None) -> dict[str, dict[str, int]]:
-    """Return how many entries of each paper have each verdict.
-
-    Args:
-        words: verdict word by id; ids that are missing count as "not attempted".
-        kinds: kinds of entries that count; None means all.
-
-    Returns:
-        ``{paper: {word: count}}``, every paper and word present.
-    """
-    for claim_id, word in words.items():
-        lookup(claim_id)
-        choose("verdict", word, WORDS)
-    counts = {paper: dict.fromkeys(WORDS, 0) for paper in PAPERS}
-    for entry in select(kinds=kinds):
-        counts[entry.paper][words.get(entry.id, NOT_ATTEMPTED)] += 1
-    return counts
-
-
-@cache
-def _by_id() -> dict[str, Entry]:
-    return {entry.id: entry for entry in load().entries}
-
-
-def _expand(cells: _CellsFrom, paper: str) -> list[Entry]:
-    rows = table(cells.file)
-    numeric = {*cells.columns, *(column.spread for column in cells.columns.values())}
-    entries = []
-    for row in rows:
-        key = {name: text for name, text in row.items() if name not in numeric}
-        mapped = {name: cells.names.get(name, {}).get(text, text) for name, text in key.items()}
-        for name, column in cells.columns.items():
-            if not row[name]:
-                continue  # the paper prints a dash
-            value = _printed(row[name], row[column.spread] if column.spread else "", cells.unit)
-            part = Rule(
-                says=f"{column.label} {value}",
-                metric=column.metric,
-                where=column.where,
-                ours={side: text.format(**mapped) for side, text in cells.ours.items()},
-                rounds=cells.rounds,
-                value=value.value,
-                # A printed standard deviation says more about what counts as equal than our general tolerance.
-                tolerance=max(cells.tolerance, value.spread or 0.0),
-                factor=cells.factor,
-                deterministic=cells.deterministic,
-            )
-            words = {**key, "column": name, "label": column.label}
-            entries.append(
-                Entry(
-                    id=cells.id.format(**words),
-                    paper=paper,
-                    kind="cell",
-                    where=cells.where,
-                    statement=cells.statement.format(**words),
-                    values=(value,),
-                    data=(cells.sources[row["dataset"]],) if cells.sources else cells.data,
-                    notebook=cells.notebook,
-                    parts=(part,),
-                    audit=column.audit,
-                    reason=cells.reason,
-                    note=cells.note,
-                    cell=Cell(file=cells.file, row=key, column=name),
-                )
-            )
-    return entries
-
-
-def _printed(number: str, spread: str, unit: str) -> Value:
-    return Value(
-        value=float(number),
-        unit=unit,
-        spread=float(spread) if spread else None,
-        printed=f"{number} ± {spread}" if spread else number,
-    )
-
-
-def _explain(error: ValidationError) -> str:
-    parts = []
-    for item in error.errors():
-        place = ".".join(str(step) for step in item["loc"])
-        message = item["msg"].removeprefix("Value error, ")
-        parts.append(f"{place}: {message}" if place else message)
-    return "; ".join(parts)
