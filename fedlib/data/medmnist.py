@@ -131,9 +131,10 @@ def _file(flag: str, size: int) -> str:
 
 def _read(path: Path, size: int, channels: int) -> dict[str, Split]:
     # without pickle: an archive of Python objects is refused by numpy
-    with np.load(path, allow_pickle=False) as archive:
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise InputError("is a single array; allowed: an npz archive")
+    loaded = np.load(path, allow_pickle=False)
+    if not isinstance(loaded, np.lib.npyio.NpzFile):
+        raise InputError("is a single array; allowed: an npz archive")
+    with loaded as archive:
         wanted = [f"{key}_{part}" for key in SPLITS for part in ("images", "labels")]
         if missing := [key for key in wanted if key not in archive.files]:
             raise InputError(f"has no {', '.join(missing)}; needed: {', '.join(wanted)}")

@@ -75,17 +75,19 @@ class ClassMoments:
         """
         z, y = checked_batch(features, labels, self.num_classes, self.dim)
         n_b = torch.bincount(y, minlength=self.num_classes)  # (C,)
+        share = (
+            n_b / (self.count + n_b).clamp(min=1).double()
+        )  # n_b / n', double: torch divides integers in float32
         m_b = torch.zeros_like(self.mean).index_add_(0, y, z) / n_b.clamp(min=1)[:, None]  # (C, d)
-        n_new = self.count + n_b
         delta = m_b - self.mean  # meaningless where n_b = 0, weighted by 0 below
         if self.scatter is not None:
-            # W += W_b + sum_c delta delta^T n_c n_b / n_new
+            # W += W_b + sum_c delta delta^T n_c n_b / n'
             centred = (z - m_b[y])[self.pooled[y]]
-            weight = (self.count * n_b / n_new.clamp(min=1) * self.pooled)[:, None]
+            weight = (self.count * share * self.pooled)[:, None]
             self.scatter += _symmetric(centred.T @ centred + delta.T @ (weight * delta))
-        # mu += delta n_b / n_new
-        self.mean += delta * (n_b / n_new.clamp(min=1))[:, None]
-        self.count = n_new
+        # mu += delta n_b / n'
+        self.mean += delta * share[:, None]
+        self.count = self.count + n_b
 
     @classmethod
     def merge(cls, parts: Sequence[ClassMoments]) -> ClassMoments:
@@ -114,7 +116,7 @@ class ClassMoments:
         counts = torch.stack([part.count for part in parts])  # (K, C)
         means = torch.stack([part.mean for part in parts])  # (K, C, d)
         whole.count = counts.sum(dim=0)
-        share = counts / whole.count.clamp(min=1)  # (K, C)
+        share = counts.double() / whole.count.clamp(min=1)  # (K, C)
         whole.mean = (share[:, :, None] * means).sum(dim=0)
         if whole.scatter is not None:
             between = (means - whole.mean)[:, first.pooled].flatten(0, 1)  # (K * pooled classes, d)
