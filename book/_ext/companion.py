@@ -1,6 +1,8 @@
 """What the book needs from Sphinx beyond its configuration.
 
 * An image without alternative text is a warning, hence an error in our builds.
+* A docstring may name an object by the package that re-exports it.
+* The results that notebooks carry for machines are not shown.
 * MathJax is one local file, copied from the installed package into the site.
 * Pages of executed notebooks live in an ignored folder; their repository links lead to the sources instead.
 * The inline scripts of sphinx-thebe, which is always on and which we do not use, are left out.
@@ -9,21 +11,26 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pydoc
 import shutil
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from docutils import nodes
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.config import Config
+from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
 from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
 
+PAYLOAD = "application/vnd.fedlib+json"
 MATHJAX = "mathjax/tex-svg.js"  # below the site's _static folder, as mathjax_path in _config.yml names it
 NO_ALT = "image without alternative text: {}; say what a sighted reader sees"
 
@@ -55,6 +62,40 @@ def check_alt(app: Sphinx, doctree: nodes.document, docname: str) -> None:
                 logger.warning(NO_ALT.format(source), location=raw, type="companion", subtype="alt")
 
 
+def hide_payloads(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Take the machine-readable results out of what is rendered; they stay in the notebook that is offered.
+
+    MyST-NB warns about each mime type that it cannot show, which is right for every other one.
+    """
+    if not app.env.doc2path(docname).endswith(".ipynb"):
+        return
+    notebook = json.loads(source[0])
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            output.get("data", {}).pop(PAYLOAD, None)
+        if "outputs" in cell:
+            # What is left may be an empty text, which would show as an empty box.
+            cell["outputs"] = [out for out in cell["outputs"] if "data" not in out or any(out["data"].values())]
+    source[0] = json.dumps(notebook)
+
+
+def resolve_reexport(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, contnode: nodes.TextElement
+) -> nodes.Element | None:
+    """Find an object that a docstring calls by the package that re-exports it; type variables are no targets."""
+    target = node.get("reftarget", "")
+    if node.get("refdomain") != "py" or not target.startswith("fedlib."):
+        return None
+    found = pydoc.locate(target)
+    if isinstance(found, TypeVar):
+        return contnode
+    home = f"{getattr(found, '__module__', '')}.{getattr(found, '__qualname__', '')}"
+    if home == target:
+        return None
+    domain = env.get_domain("py")
+    return domain.resolve_xref(env, node["refdoc"], app.builder, node["reftype"], home, node, contnode)
+
+
 def copy_mathjax(app: Sphinx) -> None:
     """Copy MathJax (one file of 2 MB; the package holds 24 MB) into the site."""
     if app.builder.format != "html":
@@ -72,6 +113,7 @@ def name_repository(app: Sphinx, config: Config) -> None:
     url = os.environ.get("BOOK_REPOSITORY_URL", "").rstrip("/")
     config.html_theme_options |= {
         "repository_url": url,
+        "repository_provider": "gitlab" if "gitlab" in url else "github",
         "repository_branch": os.environ.get("BOOK_REPOSITORY_BRANCH", "main"),
         "path_to_docs": "book",
         "use_repository_button": bool(url),
@@ -125,6 +167,8 @@ def finish_page(
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", name_repository)
     app.connect("builder-inited", copy_mathjax)
+    app.connect("source-read", hide_payloads)
+    app.connect("missing-reference", resolve_reexport)
     app.connect("doctree-resolved", check_alt)
     app.connect("html-page-context", finish_page, priority=1000)  # after the theme has made its buttons
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
