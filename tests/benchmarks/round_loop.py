@@ -55,7 +55,7 @@ def bare_loop(
     layout = torch.channels_last if channels_last else torch.contiguous_format
     model = build(0).to(memory_format=layout)
     flat_model = FlatModel(model) if flat else None
-    parameters = [flat_model.vector] if flat_model else list(model.parameters())
+    method = FedAvg(lr=LR, momentum=MOMENTUM, weight_decay=0.0)
     global_state = {name: value.clone() for name, value in model.state_dict().items()}
     total = sum(len(labels) for _, labels in parts)
     start = time.perf_counter()
@@ -64,7 +64,8 @@ def bare_loop(
         for images, labels in parts:
             model.load_state_dict(global_state)
             model.train()
-            optimizer = torch.optim.SGD(parameters, lr=LR, momentum=MOMENTUM)
+            optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+            velocity = None
             for index in torch.randperm(len(labels)).split(BATCH):
                 if flat_model:
                     flat_model.grad.zero_()
@@ -73,7 +74,10 @@ def bare_loop(
                 functional.cross_entropy(
                     model(images[index].contiguous(memory_format=layout)), labels[index]
                 ).backward()
-                optimizer.step()
+                if flat_model:
+                    velocity = method.sgd_step(flat_model, velocity)
+                else:
+                    optimizer.step()
             for name, value in model.state_dict().items():
                 mean[name] += value * (len(labels) / total)
         global_state = mean

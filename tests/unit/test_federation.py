@@ -288,24 +288,38 @@ def test_fedprox_keeps_clients_nearer_to_the_global_model() -> None:
     assert distance[10.0] < distance[1.0] < distance[0.0]
 
 
-def test_flat_model_round_trips_copies_and_trains_like_the_plain_model() -> None:
+@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.9, 0.01)])
+def test_sgd_on_the_flat_model_has_the_bits_of_torch_sgd(momentum: float, weight_decay: float) -> None:
     plain, flat = build(0), FlatModel(build(0))
-    state = flat.state()
-    assert all(torch.equal(state[name], tensor) for name, tensor in plain.state_dict().items())
     images, labels = make_data(8).batch(torch.arange(8))
-    plain.eval(), flat.module.eval()
-    for model, parameters in ((plain, list(plain.parameters())), (flat.module, [flat.vector])):
-        optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
-        for _ in range(3):
-            flat.grad.zero_()
-            plain.zero_grad()
+    plain.to(memory_format=torch.channels_last).eval()
+    flat.module.eval()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay)
+    method = FedAvg(lr=0.1, momentum=momentum, weight_decay=weight_decay)
+    velocity = None
+    for _ in range(4):
+        flat.grad.zero_()
+        plain.zero_grad()
+        for model in (plain, flat.module):
             nn.functional.cross_entropy(model(images), labels).backward()
-            optimizer.step()
+        optimizer.step()
+        velocity = method.sgd_step(flat, velocity)
     for name, tensor in plain.state_dict().items():
-        torch.testing.assert_close(flat.state()[name], tensor)
+        assert torch.equal(flat.state()[name], tensor), name
+
+
+def test_flat_model_copies_and_round_trips() -> None:
+    flat = FlatModel(build(0))
+    state = flat.state()
+    assert all(torch.equal(state[name], tensor) for name, tensor in build(0).state_dict().items())
+    assert torch.equal(flat.vector_of(flat.named(flat.values)), flat.values)
+    flat.values.add_(1)
     assert torch.equal(state["head.weight"], build(0).state_dict()["head.weight"]), "state() must be a copy"
-    named = flat.named(flat.values)
-    assert torch.equal(flat.vector_of(named), flat.values)
+    assert torch.equal(flat.module.state_dict()["head.weight"], state["head.weight"] + 1), (
+        "parameters are views"
+    )
+    flat.load(state)
+    assert all(torch.equal(state[name], tensor) for name, tensor in flat.module.state_dict().items())
 
 
 def test_a_state_of_another_model_is_refused() -> None:
