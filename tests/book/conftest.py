@@ -24,18 +24,26 @@ WriteNotebook = Callable[..., Notebook]
 
 @pytest.fixture(scope="session")
 def write_notebook() -> WriteNotebook:
-    """``write_notebook(layout, page, *code, parameters=...)`` writes a source notebook and returns it.
+    """Writes a source notebook of the given code cells and returns it.
 
-    A cell that only uses the parameters comes before ``code``.
+    A cell that only uses the parameters comes before them, the marker of a finished notebook after them.
     """
 
-    def write(layout: Layout, page: str, *code: str, parameters: str = PARAMETERS, text: str = "# Title") -> Notebook:
+    def write(
+        layout: Layout,
+        page: str,
+        *code: str,
+        parameters: str = PARAMETERS,
+        text: str = "# Title",
+        finish: bool = True,
+    ) -> Notebook:
         names = [line.split(" = ")[0] for line in parameters.splitlines()]
+        sources = [*code, FINISH] if finish else code
         cells = [
             new_markdown_cell(text, id="title"),
             new_code_cell(parameters.strip(), id="parameters", metadata={"tags": ["parameters"]}),
             new_code_cell("\n".join(names), id="names"),
-            *(new_code_cell(source, id=f"cell-{number}") for number, source in enumerate(code)),
+            *(new_code_cell(source, id=f"cell-{number}") for number, source in enumerate(sources)),
         ]
         kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
         path = layout.notebooks / f"{page}.ipynb"

@@ -1,0 +1,156 @@
+"""An executed copy is used exactly as long as nothing that it was made from changed; else the reason is named."""
+
+from __future__ import annotations
+
+import nbformat
+import pytest
+from nbformat.v4 import new_output
+from typer.testing import CliRunner
+
+from fedlib import paths
+from fedlib.book import execute, key
+from fedlib.book.notebook import read
+from fedlib.cli import app
+from fedlib.runs import code
+
+pytestmark = pytest.mark.usefixtures("no_process")
+
+
+@pytest.fixture
+def notebook(layout, write_notebook):
+    return write_notebook(layout, "x/page", "import fedlib.errors\nfrom fedlib import paths")
+
+
+@pytest.fixture
+def executed(layout, notebook):
+    """An executed copy as the runner leaves it, made without a kernel."""
+    inputs = key.inputs(notebook, {}, layout.lock)
+    node = nbformat.reads(nbformat.writes(notebook.node), as_version=4)
+    node.cells[-1].outputs = [new_output("display_data", {key.MIME: {"kind": "finished"}})]
+    node.metadata[key.METADATA] = key.Manifest(
+        page=notebook.page,
+        profile=None,
+        parameters=inputs.parameters,
+        given={},
+        seconds=1.0,
+        peak_memory_mib=100,
+        versions={},
+        inputs=inputs,
+        key=inputs.key,
+        content=key.content(node),
+    ).model_dump()
+    path = layout.executed_copy(notebook.page)
+    path.parent.mkdir(parents=True)
+    nbformat.write(node, path)
+    return path
+
+
+def _reason(layout, notebook, **given) -> str | None:
+    (job,) = execute.plan([read(notebook.page, notebook.path)], layout, given)
+    return job.reason
+
+
+@pytest.mark.usefixtures("executed")
+def test_nothing_changed_means_no_reason(layout, notebook):
+    assert _reason(layout, notebook) is None
+    assert _reason(layout, notebook, size=3) is None  # the default, given by name
+
+
+def test_never_executed(layout, notebook):
+    assert _reason(layout, notebook) == "never executed"
+
+
+@pytest.mark.usefixtures("executed")
+@pytest.mark.parametrize("index", [0, 3], ids=["text", "code"])
+def test_changed_text_or_code_of_the_notebook_is_named(layout, notebook, index):
+    notebook.node.cells[index].source += " more" if index == 0 else "\nmore = 1"
+    nbformat.write(notebook.node, notebook.path)
+    assert _reason(layout, notebook) == "the notebook's text changed"
+
+
+@pytest.mark.usefixtures("executed")
+def test_changed_parameters_are_named_with_both_values(layout, notebook):
+    reason = _reason(layout, notebook, size=4, colour="green")
+    assert reason == "parameter colour: 'red' -> 'green'; parameter size: 3 -> 4"
+
+
+@pytest.mark.usefixtures("executed")
+def test_changed_library_module_is_named_and_an_unrelated_one_does_not_matter(layout, notebook, monkeypatch):
+    real = code.module_hashes
+    monkeypatch.setattr(code, "module_hashes", lambda modules: real(modules) | {"fedlib.errors": "changed"})
+    assert _reason(layout, notebook) == "library changed: fedlib.errors"
+    assert {"fedlib.errors", "fedlib.paths"} <= set(real(notebook.modules))
+    assert "fedlib.data" not in real(notebook.modules)
+
+
+@pytest.mark.usefixtures("executed")
+def test_changed_lock_is_named(layout, notebook):
+    layout.lock.write_text("numpy==2.0.0\n")
+    assert _reason(layout, notebook) == "requirements.lock changed"
+
+
+def test_damaged_copies_are_noticed_and_made_again(layout, notebook, executed):
+    whole = executed.read_text()
+    for damaged, reason in [
+        (whole[: len(whole) // 2], "not a notebook"),
+        ("", "not a notebook"),
+        (whole.replace("Title", "Titel"), "checksum"),
+        (whole.replace('"size": 3', '"size": 4', 1), "checksum"),
+        (whole.replace('"peak_memory_mib"', '"peak"'), "manifest"),
+    ]:
+        assert damaged != whole
+        executed.write_text(damaged)
+        assert reason in _reason(layout, notebook)
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (new_output("error", ename="ValueError", evalue="no", traceback=[]), "error output"),
+        (new_output("stream", text="bye"), "lacks the marker"),
+    ],
+)
+def test_copy_with_an_error_or_without_the_marker_is_made_again(layout, notebook, executed, output, reason):
+    node = nbformat.read(executed, as_version=4)
+    cell = node.cells[-1]
+    cell.outputs = [*cell.outputs, output] if output.output_type == "error" else [output]
+    node.metadata[key.METADATA]["content"] = key.content(node)
+    nbformat.write(node, executed)
+    assert reason in _reason(layout, notebook)
+
+
+@pytest.mark.usefixtures("executed")
+def test_forced_run_says_so(layout, notebook):
+    (job,) = execute.plan([notebook], layout, force=True)
+    assert job.reason == "forced"
+
+
+@pytest.mark.usefixtures("executed")
+def test_dry_run_says_what_would_run_and_why(layout, write_notebook, monkeypatch):
+    write_notebook(layout, "x/new", "1")
+    monkeypatch.setattr(paths, "repo_root", lambda: layout.root)
+    result = CliRunner().invoke(app, ["book", "--dry-run"])
+    assert result.exit_code == 0
+    assert result.output.splitlines() == ["x/new: would run (never executed)", "x/page: up to date"]
+    only = CliRunner().invoke(app, ["book", "--dry-run", "--only", "*/page"])
+    assert only.output.splitlines() == ["x/page: up to date"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--only", "y/*"], "matches no page"), (["--profile", "fast"], "smoke, quick, overnight, paper")],
+)
+@pytest.mark.usefixtures("executed")
+def test_book_refuses_unknown_pages_and_profiles(layout, monkeypatch, arguments, message):
+    monkeypatch.setattr(paths, "repo_root", lambda: layout.root)
+    result = CliRunner().invoke(app, ["book", *arguments])
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_copy_of_a_notebook_that_is_gone_is_removed(layout, notebook, executed):
+    orphan = layout.executed_copy("x/old-name")
+    orphan.write_text("{}")
+    assert execute.remove_orphans(layout) == ["x/old-name"]
+    assert executed.exists()
+    assert not orphan.exists()
