@@ -2,11 +2,13 @@
 
 A data set is one module and one line in ``MODULES``. The module has
 
-* ``load(*, root, download, ...) -> ImageSet`` (its further keyword arguments are the set's options) and
-* ``find(*, root, ...) -> Found`` with the same options, which reads no image;
+* ``load(*, root, download, ...) -> ImageSet`` (its further keyword arguments are the set's options),
+* ``find(*, root, ...) -> Found`` with the same options, which reads no image, and
+* ``CARD``, what is known about it before it is loaded.
 
-a family such as ``medmnist:<flag>`` takes the part behind the colon as first argument of both and lists what is
-allowed there in ``members()``. Modules are named as text so that only the one that is asked for is imported.
+A family such as ``medmnist:<flag>`` takes the part behind the colon as first argument of both functions, lists
+what is allowed there in ``members()``, and has ``cards()`` instead of ``CARD``. Modules are named as text so that
+only the one that is asked for is imported.
 """
 
 from __future__ import annotations

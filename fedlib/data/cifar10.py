@@ -8,6 +8,7 @@ identical to the publisher's is an error here, never a warning.
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,6 @@ CARD = Card(
     citation="A. Krizhevsky. Learning multiple layers of features from tiny images. "
     "Technical report, University of Toronto, 2009.",
     notes=("RGB.",),
-    verified=True,  # torchvision refuses any other file
 )
 
 
@@ -56,7 +56,8 @@ def load(*, root: Path, download: bool) -> ImageSet:
                 ) from error
         raise
     splits = {key: Split(part.data, np.asarray(part.targets, dtype=np.int64)) for key, part in parts.items()}
-    return ImageSet(NAME, splits, parts["train"].classes, CARD)
+    card = dataclasses.replace(CARD, verified=True)  # torchvision has refused any other file
+    return ImageSet(NAME, splits, parts["train"].classes, card)
 
 
 def find(*, root: Path) -> Found:
@@ -65,7 +66,8 @@ def find(*, root: Path) -> Found:
     if all((folder / name).is_file() for name in _md5()):
         return Found(NAME, present=True, where=folder, what_to_do="")
     what = (
-        f"Load it once with download=True (needs network, 170 MB), or fetch {CIFAR10.url} "
+        "Load it once with download=True, or run data_scripts/cifar10.py --download (needs network, 170 MB), "
+        f"or fetch {CIFAR10.url} "
         f"(MD5 {CIFAR10.tgz_md5}) and unpack it in {root}, so that {folder} holds its files"
     )
     return Found(NAME, present=False, where=None, what_to_do=what)

@@ -7,6 +7,7 @@ MD5 is published; the unpacked ones (as older copies have them) are read otherwi
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 from pathlib import Path
 
@@ -21,6 +22,17 @@ NAME = "fashion-mnist"
 FOLDER = "FashionMNIST/raw"
 MD5 = dict(FashionMNIST.resources)  # name of the compressed file -> checksum
 STEMS = {"train": "train", "test": "t10k"}
+
+CARD = Card(
+    name=NAME,
+    title="Fashion-MNIST (28 x 28)",
+    kind="real",
+    source="Zalando Research, https://github.com/zalandoresearch/fashion-mnist",
+    licence="MIT",
+    citation="H. Xiao, K. Rasul, R. Vollgraf. Fashion-MNIST: a novel image dataset for benchmarking machine "
+    "learning algorithms. arXiv:1708.07747, 2017.",
+    notes=("Grey.",),
+)
 
 
 def load(*, root: Path, download: bool) -> ImageSet:
@@ -42,19 +54,10 @@ def load(*, root: Path, download: bool) -> ImageSet:
         with reading(found.where):
             splits[key] = Split(images[..., None], labels.astype(np.int64))
         checks += [images_checked, labels_checked]
-    card = Card(
-        name=NAME,
-        title="Fashion-MNIST (28 x 28)",
-        kind="real",
-        source="Zalando Research, https://github.com/zalandoresearch/fashion-mnist",
-        licence="MIT",
-        citation="H. Xiao, K. Rasul, R. Vollgraf. Fashion-MNIST: a novel image dataset for benchmarking machine "
-        "learning algorithms. arXiv:1708.07747, 2017.",
-        notes=("Grey.",)
-        if all(checks)
-        else ("Grey.", "Unpacked files: no published checksum to compare with."),
-        verified=all(checks),
+    notes = (
+        CARD.notes if all(checks) else (*CARD.notes, "Unpacked files: no published checksum to compare with.")
     )
+    card = dataclasses.replace(CARD, notes=notes, verified=all(checks))
     with reading(found.where):
         return ImageSet(NAME, splits, FashionMNIST.classes, card)
 
@@ -65,7 +68,8 @@ def find(*, root: Path) -> Found:
     if all((folder / name).is_file() or (folder / name).with_suffix("").is_file() for name in MD5):
         return Found(NAME, present=True, where=folder, what_to_do="")
     what = (
-        f"Load it once with download=True (needs network, 31 MB), or put {', '.join(MD5)} "
+        "Load it once with download=True, or run data_scripts/fashion_mnist.py --download (needs network, 31 MB), "
+        f"or put {', '.join(MD5)} "
         f"from https://github.com/zalandoresearch/fashion-mnist into {folder}"
     )
     return Found(NAME, present=False, where=None, what_to_do=what)

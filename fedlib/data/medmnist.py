@@ -10,6 +10,7 @@ ChestMNIST is refused: its images carry 14 yes/no findings each, and everything 
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,11 @@ def members() -> list[str]:
         for flag, info in medmnist.INFO.items()
         if not flag.endswith("3d") and not info["task"].startswith("multi-label")
     ]
+
+
+def cards() -> list[Card]:
+    """Return what is known about each set before it is loaded, for images of 28 pixels."""
+    return [_card(flag, 28) for flag in members()]
 
 
 def load(flag: str, *, root: Path, download: bool, size: int = 28, as_rgb: bool = False) -> ImageSet:
@@ -69,24 +75,16 @@ def load(flag: str, *, root: Path, download: bool, size: int = 28, as_rgb: bool 
     with reading(path):
         verified = md5(path) == info[_key("MD5", size)]
         splits = _read(path, size, info["n_channels"])
-        grey = info["n_channels"] == 1
-        if as_rgb and grey:
+        card = _card(flag, size)
+        notes = list(card.notes)
+        if as_rgb and info["n_channels"] == 1:
             splits = {key: Split(np.repeat(s.images, 3, axis=3), s.labels) for key, s in splits.items()}
-        notes = ["Grey, repeated to three channels (as_rgb)." if as_rgb else "Grey."] if grey else ["RGB."]
+            notes = ["Grey, repeated to three channels (as_rgb)."]
         if not verified:
             notes.append("Not the official file: its MD5 differs from the published one.")
             if (counts := {key: len(s) for key, s in splits.items()}) != info["n_samples"]:
                 notes.append(f"Numbers of images {counts}; official: {info['n_samples']}.")
-        card = Card(
-            name=f"medmnist:{flag}",
-            title=f"{info['python_class']} ({size} x {size})",
-            kind="real",
-            source=f"MedMNIST v2, {info[_key('url', size)]}",
-            licence=info["license"],
-            citation=CITATION,
-            notes=tuple(notes),
-            verified=verified,
-        )
+        card = dataclasses.replace(card, notes=tuple(notes), verified=verified)
         names = [info["label"][str(number)] for number in range(len(info["label"]))]
         return ImageSet(card.name, splits, names, card)
 
@@ -103,7 +101,8 @@ def find(flag: str, *, root: Path, size: int = 28, as_rgb: bool = False) -> Foun
         if (folder / file).is_file():
             return Found(name, present=True, where=folder / file, what_to_do="")
     what = (
-        f"Load it once with download=True (needs network), or fetch {info[_key('url', size)]} "
+        f"Load it once with download=True, or run data_scripts/medmnist_sets.py {flag} --size {size} --download "
+        f"(needs network), or fetch {info[_key('url', size)]} "
         f"(MD5 {info[_key('MD5', size)]}) and put it at {root / 'medmnist' / file}"
     )
     return Found(name, present=False, where=None, what_to_do=what)
@@ -119,6 +118,19 @@ def _info(flag: str, size: int) -> dict[str, Any]:
     choose("size", size, SIZES)
     info: dict[str, Any] = medmnist.INFO[flag]
     return info
+
+
+def _card(flag: str, size: int) -> Card:
+    info = medmnist.INFO[flag]
+    return Card(
+        name=f"medmnist:{flag}",
+        title=f"{info['python_class']} ({size} x {size})",
+        kind="real",
+        source=f"MedMNIST v2, {info[_key('url', size)]}",
+        licence=info["license"],
+        citation=CITATION,
+        notes=("Grey.",) if info["n_channels"] == 1 else ("RGB.",),
+    )
 
 
 def _key(word: str, size: int) -> str:

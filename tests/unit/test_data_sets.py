@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gzip
+import importlib
 import io
 import json
 import pickle
@@ -21,7 +22,7 @@ from sklearn.datasets import load_digits
 from torchvision.datasets import CIFAR10
 
 from fedlib import data
-from fedlib.data import Card, ImageSet, Normalizer, Split, cifar10, digits, fashion_mnist
+from fedlib.data import Card, ImageSet, Normalizer, Split, catalogue, cifar10, digits, fashion_mnist
 from fedlib.data import medmnist as medmnist_sets
 from fedlib.errors import InputError
 
@@ -513,3 +514,16 @@ def test_bad_images_are_refused_before_normalising() -> None:
 def test_card_can_be_written_as_json() -> None:
     card = data.load("digits").card
     assert json.loads(json.dumps(vars(card)))["licence"] == "CC BY 4.0"
+
+
+def test_every_data_set_has_a_card_before_it_is_loaded() -> None:
+    cards = []
+    for module in map(importlib.import_module, catalogue.MODULES.values()):
+        cards += module.cards() if hasattr(module, "cards") else [module.CARD]
+    assert [card.name for card in cards] == data.available()
+    for card in cards:
+        assert card.kind == "real"
+        assert card.licence
+        assert card.source
+        assert card.citation
+        assert not card.verified  # nothing has been looked at yet
