@@ -307,7 +307,7 @@ def data_cards() -> str:
         module = importlib.import_module(module_name)
         if hasattr(module, "cards"):
             parts.append(_family(name, module.cards()))
-        elif hasattr(module, 'CARD'):  # TEMPORARY
+        else:
             parts.append(_card(module.CARD))
     return "\n\n".join(parts)
 
