@@ -25,6 +25,7 @@ _MADE = ("_build", "_executed", "_generated")
 _NO_DATE = "315532800"
 _COMPLAINT = re.compile(r"\b(WARNING|ERROR|CRITICAL)\b|Exception|Traceback")
 _MAX_COMPLAINTS = 30
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
 class BuildError(Exception):
@@ -136,7 +137,7 @@ def _jupyter_book(layout: Layout) -> None:
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
         )
     if done.returncode:
-        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = _COLOUR.sub("", log.read_text(encoding="utf-8", errors="replace")).splitlines()
         complaints = [line for line in lines if _COMPLAINT.search(line)] or lines[-_MAX_COMPLAINTS:]
         text = "\n".join(complaints[:_MAX_COMPLAINTS])
         raise BuildError(f"jupyter-book ended with status {done.returncode} (full log: {log}):\n{text}")
