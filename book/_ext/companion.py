@@ -71,12 +71,16 @@ def hide_payloads(app: Sphinx, docname: str, source: list[str]) -> None:
         return
     notebook = json.loads(source[0])
     for cell in notebook["cells"]:
-        for output in cell.get("outputs", []):
-            output.get("data", {}).pop(PAYLOAD, None)
         if "outputs" in cell:
-            # What is left may be an empty text, which would show as an empty box.
-            cell["outputs"] = [out for out in cell["outputs"] if "data" not in out or any(out["data"].values())]
+            cell["outputs"] = [output for output in cell["outputs"] if not _is_marker(output)]
+            for output in cell["outputs"]:
+                output.get("data", {}).pop(PAYLOAD, None)
     source[0] = json.dumps(notebook)
+
+
+def _is_marker(output: dict[str, Any]) -> bool:
+    # What the last cell leaves for the runner; it says nothing to a reader.
+    return output.get("data", {}).get(PAYLOAD, {}).get("kind") == "finished"
 
 
 def resolve_reexport(

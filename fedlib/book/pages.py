@@ -11,7 +11,6 @@ import importlib
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,10 @@ from fedlib.data import catalogue
 from fedlib.data.imageset import Card
 from fedlib.experiments.settings import PROFILES, papers
 from fedlib.files import write_atomic
-from fedlib.report import register
+from fedlib.report import evidence, register
+from fedlib.report.evidence import Collected, RunInfo, RunPayload
 from fedlib.report.register import Entry
+from fedlib.report.verdict import Verdict, standings
 
 LAYERS: dict[str, tuple[str, ...]] = {
     "data": ("data", "paths", "seeds", "errors", "files"),
@@ -39,6 +40,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "report-and-book": ("report", "book", "cli"),
 }
 """Packages and modules of fedlib on each API page."""
+
+_JUDGED = [word for word in register.WORDS if word != register.NOT_ATTEMPTED]
 
 
 def generate(book_dir: Path, executed_dir: Path, generated_dir: Path) -> list[Path]:
@@ -67,15 +70,16 @@ def generate(book_dir: Path, executed_dir: Path, generated_dir: Path) -> list[Pa
 def fragments(book_dir: Path, executed_dir: Path) -> dict[str, str]:
     """Return every fragment's text by its name."""
     pages = executed_pages(Layout(book_dir.parent))
-    items = shown(executed_dir)
+    collected = evidence.collect(executed_dir)
+    items = verdicts(collected)
     manifests = [found for page in pages if (found := key.manifest(executed_dir / f"{page}.ipynb"))]
     parts = {
         "coverage": coverage_line(items),
         "summary": summary(items),
-        "what-reproduced": attempted(items, pages),
+        "what-reproduced": claims([item for item in items if _is_judged(item)], pages),
         "not-attempted": not_attempted(items),
         "status-summary": status_summary(manifests),
-        "status": status(manifests),
+        "status": status(manifests, collected),
         "versions": versions(manifests),
         "settings": settings(),
         "data-cards": data_cards(),
@@ -91,127 +95,90 @@ def fragments(book_dir: Path, executed_dir: Path) -> dict[str, str]:
 # --- verdicts ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Shown:
-    """An entry of the register beside what the executed pages found out about it; texts are Markdown."""
-
-    entry: Entry
-    word: str
-    ours: str
-    gap: str
-    reason: str
-    page: str
+def verdicts(collected: Sequence[Collected]) -> list[Verdict]:
+    """Return the verdict on every entry of the register, in its order, as the executed notebooks give it."""
+    return list(standings(evidence.verdicts_of(collected)).values())
 
 
-def shown(executed: Path) -> list[Shown]:
-    """Return every entry of the register with its verdict in the executed notebooks, in the register's order."""
-    return [
-        Shown(entry, register.NOT_ATTEMPTED, "–", "–", entry.reason, "") for entry in register.load().entries
-    ]
-
-
-def coverage_line(items: Sequence[Shown]) -> str:
+def coverage_line(items: Sequence[Verdict]) -> str:
     """Return one sentence: how many claims have a verdict, and which."""
-    claims = [item for item in items if item.entry.kind == "claim"]
+    words = Counter(item.word for item in items if item.entry.kind == "claim")
+    judged = words.total() - words[register.NOT_ATTEMPTED]
+    found = ", ".join(f"{words[word]} {word}" for word in _JUDGED if words[word])
+    line = f"**{judged} of {words.total()} claims** have a verdict{': ' + found if found else ''}."
     cells = [item for item in items if item.entry.kind == "cell"]
-    attempted = [item for item in claims if item.word != register.NOT_ATTEMPTED]
-    counts = Counter(item.word for item in attempted)
-    found = ", ".join(f"{counts[word]} {word}" for word in register.WORDS if counts[word])
-    line = f"**{len(attempted)} of {len(claims)} claims** have a verdict{': ' + found if found else ''}."
     if cells:
-        done = sum(item.word != register.NOT_ATTEMPTED for item in cells)
-        line += f" Of {len(cells):,} printed table cells, {done:,} were compared."
+        line += f" Of {len(cells):,} printed table cells, {sum(map(_is_judged, cells)):,} were compared."
     return line
 
 
-def summary(items: Sequence[Shown]) -> str:
+def summary(items: Sequence[Verdict]) -> str:
     """Return the table of the front page: how many claims of each paper have which verdict."""
     rows = []
     for paper in register.PAPERS:
-        title = register.title(paper)
         words = Counter(i.word for i in items if i.entry.paper == paper and i.entry.kind == "claim")
-        rows.append(
-            [
-                f"{{doc}}`{title.method} </{paper}/overview>`",
-                str(words.total()),
-                *(str(words[word]) for word in register.WORDS),
-            ]
-        )
+        link = f"{{doc}}`{register.title(paper).method} </{paper}/overview>`"
+        rows.append([link, str(words.total()), *(str(words[word]) for word in register.WORDS)])
     head = ["paper", "claims", *register.WORDS]
     return pipe_table(head, rows, numbers=head[1:])
 
 
-def claims(items: Sequence[Shown], pages: Container[str]) -> str:
-    """Return the table of a paper's claims: paper's value, ours, gap, verdict and reason."""
-    rows = [
-        [f"**{item.entry.id}** {_statement(item.entry)}", *_comparison(item, pages)]
-        for item in items
-        if item.entry.kind == "claim"
-    ]
-    return pipe_table(["claim", "paper", "ours", "gap", "verdict"], rows)
+def claims(items: Sequence[Verdict], pages: Container[str]) -> str:
+    """Return the table of claims: the paper's value, ours, the gap, the verdict and why."""
+    head = ["claim", "paper", "ours", "gap", "verdict"]
+    rows = [_claim_row(item, pages) for item in items if item.entry.kind == "claim"]
+    return pipe_table(head, rows or [["none in this build", "", "", "", ""]])
 
 
-def tables_and_figures(items: Sequence[Shown], pages: Container[str]) -> str:
-    """Return the table of a paper's tables and figures: what each shows and how much of it was judged."""
-    words = {item.entry.id: item.word for item in items}
+def tables_and_figures(items: Sequence[Verdict], pages: Container[str]) -> str:
+    """Return the table of a paper's tables and figures: what each shows, its verdict and its compared cells."""
     rows = []
     for item in items:
-        if item.entry.kind not in ("table", "figure"):
-            continue
-        parts = [*item.entry.rests_on, *(i for i in words if i.startswith(f"{item.entry.id}/"))]
-        done = sum(words[part] != register.NOT_ATTEMPTED for part in parts)
-        rows.append(
-            [
-                f"**{item.entry.id}** {_statement(item.entry)}",
-                text(item.entry.where),
-                f"{done} of {len(parts)}" if parts else "nothing to judge",
-                _page_link(item.entry.notebook, pages) or "no page yet",
-            ]
-        )
-    return pipe_table(["item", "where", "claims and cells judged", "page"], rows)
+        if item.entry.kind in ("table", "figure"):
+            cells = [other for other in items if other.id.startswith(f"{item.id}/")]
+            compared = f"{sum(map(_is_judged, cells))} of {len(cells)}" if cells else "–"
+            rows.append([_statement(item.entry), text(item.entry.where), compared, _verdict(item, pages)])
+    return pipe_table(["item", "where", "cells compared", "verdict"], rows)
 
 
-def attempted(items: Sequence[Shown], pages: Container[str]) -> str:
-    """Return the table of everything with a verdict, over all papers; cells of tables are left to their pages."""
-    rows = [
-        [f"**{item.entry.id}** {_statement(item.entry)}", *_comparison(item, pages)]
-        for item in items
-        if item.word != register.NOT_ATTEMPTED and item.entry.kind == "claim"
-    ]
-    empty = [["none in this build", "", "", "", ""]]
-    return pipe_table(["claim", "paper", "ours", "gap", "verdict"], rows or empty)
-
-
-def not_attempted(items: Sequence[Shown]) -> str:
-    """Return how many claims and cells have no verdict, by paper and reason."""
-    missing = [i for i in items if i.word == register.NOT_ATTEMPTED and i.entry.kind in ("claim", "cell")]
-    counts = Counter((item.entry.paper, item.reason) for item in missing)
-    claims_of = Counter((item.entry.paper, item.reason) for item in missing if item.entry.kind == "claim")
+def not_attempted(items: Sequence[Verdict]) -> str:
+    """Return how many claims and table cells have no verdict, by paper and reason."""
+    missing = [item for item in items if not _is_judged(item)]
+    counts = Counter((item.entry.paper, item.sentence, item.entry.kind) for item in missing)
     rows = [
         [
             register.title(paper).method,
             text(reason),
-            str(claims_of[paper, reason]),
-            str(count - claims_of[paper, reason]),
+            str(counts[paper, reason, "claim"]),
+            str(counts[paper, reason, "cell"]),
         ]
-        for (paper, reason), count in counts.items()
+        for paper, reason in dict.fromkeys((item.entry.paper, item.sentence) for item in missing)
+        if counts[paper, reason, "claim"] + counts[paper, reason, "cell"]
     ]
-    return pipe_table(["paper", "reason", "claims", "table cells"], rows, numbers=["claims", "table cells"])
+    head = ["paper", "reason", "claims", "table cells"]
+    return pipe_table(head, rows or [["none", "", "", ""]], numbers=head[2:])
+
+
+def _is_judged(item: Verdict) -> bool:
+    return item.word != register.NOT_ATTEMPTED
+
+
+def _claim_row(item: Verdict, pages: Container[str]) -> list[str]:
+    entry = item.entry
+    ours = text(item.ours) + (f" *{text(str(item.provenance))}*" if item.provenance and item.parts else "")
+    paper = f"{text(entry.paper_value)} *{text(entry.where)}*"
+    return [_statement(entry), paper, ours, text(item.gap), _verdict(item, pages)]
 
 
 def _statement(entry: Entry) -> str:
     note = f" *{text(entry.note)}*" if entry.note else ""
-    return text(entry.statement) + note
+    return f"**{entry.id}** {text(entry.statement)}{note}"
 
 
-def _comparison(item: Shown, pages: Container[str]) -> list[str]:
-    link = _page_link(item.entry.notebook, pages)
-    verdict = f"{item.word}{': ' + item.reason if item.reason else ''}" + (f" ({link})" if link else "")
-    return [f"{text(item.entry.paper_value)} ({text(item.entry.where)})", item.ours, item.gap, verdict]
-
-
-def _page_link(page: str, pages: Container[str]) -> str:
-    return f"{{doc}}`page </_executed/{page}>`" if page in pages else ""
+def _verdict(item: Verdict, pages: Container[str]) -> str:
+    page = item.entry.notebook
+    link = f" {{doc}}`page </_executed/{page}>`" if page in pages else ""
+    return f"**{item.word}**{': ' + text(item.sentence) if item.sentence else ''}{link}"
 
 
 # --- status -----------------------------------------------------------------------------------------------------
@@ -229,20 +196,31 @@ def status_summary(manifests: Sequence[Manifest]) -> str:
     )
 
 
-def status(manifests: Sequence[Manifest]) -> str:
-    """Return the table of the executed pages: size, time and memory of the run that made each of them."""
+def status(manifests: Sequence[Manifest], collected: Sequence[Collected]) -> str:
+    """Return the table of the executed pages: size, seeds, time and memory of the run that made each of them."""
+    runs: dict[str, list[RunInfo]] = {}
+    for found in collected:
+        if isinstance(found.payload, RunPayload):
+            runs.setdefault(found.page, []).extend(found.payload.runs)
     rows = [
         [
             f"{{doc}}`{item.page} </_executed/{item.page}>`",
             f"`{item.profile}`" if item.profile else "–",
             _changes(item) or "–",
+            _seeds(runs.get(item.page, [])),
+            f"{sum(run.seconds for run in runs.get(item.page, [])):,.0f}",
             f"{item.seconds:,.0f}",
             f"{item.peak_memory_mib:,}",
         ]
         for item in manifests
     ]
-    head = ["page", "profile", "changed parameters", "seconds", "memory, MiB"]
-    return pipe_table(head, rows or [["no page was executed", "", "", "", ""]], numbers=head[3:])
+    head = ["page", "profile", "changed parameters", "seeds", "runs, s", "page, s", "memory, MiB"]
+    return pipe_table(head, rows or [["no page was executed", *[""] * 6]], numbers=head[3:])
+
+
+def _seeds(runs: Sequence[RunInfo]) -> str:
+    counts = sorted({len(run.seeds) for run in runs})
+    return " to ".join(str(count) for count in dict.fromkeys([counts[0], counts[-1]])) if counts else "–"
 
 
 def _changes(item: Manifest) -> str:

@@ -21,6 +21,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from fedlib.book import build, key
 from fedlib.book.layout import Layout
 from fedlib.report import register
+from fedlib.report.evidence import MIME, FinishedPayload, RunInfo, RunPayload, VerdictPayload
+from fedlib.report.measure import Group, estimate
+from fedlib.report.verdict import DataUse, Part, Provenance, Verdict
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
 ASSETS = {"script": "src", "link": "href", "img": "src", "source": "src", "iframe": "src", "video": "src"}
@@ -43,13 +46,63 @@ class Site:
     pages: dict[str, BeautifulSoup]
 
 
+def payloads(page: str) -> list[VerdictPayload | RunPayload | FinishedPayload]:
+    """Return results as a page would carry them: a claim judged where the register has one, a run, the end."""
+    data = (DataUse(name="digits", kind="real"),)
+    ours, theirs = estimate([0.9, 0.8, 0.7]), estimate([0.4, 0.4, 0.4])
+    effect = estimate([0.5, 0.4, 0.3])
+    group = Group(name="", against="", ours=ours, theirs=theirs, effect=effect, holds=True)
+    part = Part(
+        says="a | b",
+        holds=True,
+        sentence="",
+        ours=ours,
+        theirs=theirs,
+        effect=effect,
+        gap=None,
+        within=None,
+        groups=(group,),
+    )
+    judged = [
+        Verdict(
+            id=entry.id,
+            word=register.TREND,
+            sentence="Holds for *all* seeds.",
+            parts=(part,),
+            provenance=Provenance(data=data, profile="quick"),
+        )
+        for entry in register.select(kinds=["claim"], notebook=page)[:1]
+    ]
+    run = RunInfo(
+        name="mpt.study",
+        keys=("0123456789",),
+        data=data,
+        profile="quick",
+        changed=(),
+        seeds=(0, 1, 2),
+        seconds=41.0,
+        versions={},
+    )
+    return [
+        *(VerdictPayload(verdict=verdict) for verdict in judged),
+        RunPayload(runs=(run,)),
+        FinishedPayload(),
+    ]
+
+
 def executed_notebook(page: str) -> nbformat.NotebookNode:
     """Return a small notebook as the runner would leave it: parameters, a figure, a table, the marker."""
     figure = new_output("display_data", data={"image/png": PIXEL})
     table = new_output(
         "display_data", data={"text/html": "<table><tr><th>F1</th></tr><tr><td>0.5</td></tr></table>"}
     )
-    marker = new_output("display_data", data={key.MIME: {"kind": "finished"}, "text/plain": ""})
+    results = [
+        new_output(
+            "display_data",
+            data={MIME: payload.model_dump(mode="json"), "text/plain": f"Result {payload.kind}."},
+        )
+        for payload in payloads(page)
+    ]
     alt = {"mystnb": {"image": {"alt": "A single grey pixel."}}}
     parameters = "seeds = 3  # int, >= 1: number of repetitions"
     node = new_notebook(
@@ -61,7 +114,8 @@ def executed_notebook(page: str) -> nbformat.NotebookNode:
             new_code_cell("seeds = 4", id="injected", metadata={"tags": ["injected-parameters"]}),
             new_code_cell("figure", id="figure", metadata=alt, outputs=[figure], execution_count=1),
             new_code_cell("table", id="table", outputs=[table], execution_count=2),
-            new_code_cell("report.finish()", id="finish", outputs=[marker], execution_count=3),
+            new_code_cell("judge, provenance", id="results", outputs=results[:-1], execution_count=3),
+            new_code_cell("report.finish()", id="finish", outputs=results[-1:], execution_count=4),
         ],
         metadata={"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
     )
@@ -245,7 +299,36 @@ def test_the_status_page_shows_what_each_page_took(site: Site) -> None:
         row.find("td").get_text(strip=True): [cell.get_text(strip=True) for cell in row.find_all("td")]
         for row in rows
     }
-    assert cells["mpt/preliminary-drift-study"][1:] == ["smoke", "seeds=4", "2", "321"]
+    assert cells["mpt/preliminary-drift-study"][1:] == ["smoke", "seeds=4", "3", "41", "2", "321"]
+
+
+def test_a_judged_claim_is_shown_with_its_numbers_on_every_page_that_lists_it(site: Site) -> None:
+    claim = register.select(kinds=["claim"], notebook="mpt/preliminary-drift-study")[0].id
+    for name, anchor in (
+        ("mpt/overview.html", "tab-mpt-claims"),
+        ("synthesis/what-reproduced.html", "tab-what-reproduced"),
+    ):
+        rows = site.pages[name].find(id=anchor).find("tbody").find_all("tr")
+        words = next(
+            text for text in (row.get_text(" ", strip=True) for row in rows) if text.startswith(f"{claim} ")
+        )
+        assert "0.800 ± 0.100 (3 seeds) against 0.400 ± 0.000" in words
+        assert "digits (real), profile quick" in words
+        assert f"{register.TREND} : Holds for *all* seeds." in words
+    assert (
+        site.pages["index.html"]
+        .find(id="tab-summary")
+        .find("tbody")
+        .find("tr")
+        .get_text("|", strip=True)
+        .startswith("MPT|22|0|1|")
+    )
+
+
+def test_the_end_marker_is_not_shown_but_other_results_are(site: Site) -> None:
+    words = site.pages["_executed/mpt/preliminary-drift-study.html"].get_text()
+    assert "Result run." in words
+    assert "Result finished." not in words
 
 
 def test_links_to_the_repository_lead_to_sources_never_to_build_products(site: Site) -> None:

@@ -11,11 +11,13 @@ from sphinx_external_toc.parsing import parse_toc_yaml
 from fedlib.book import pages
 from fedlib.experiments import settings
 from fedlib.report import register
+from fedlib.report.verdict import Verdict
 
 
 @pytest.fixture(scope="session")
-def items(tmp_path_factory: pytest.TempPathFactory) -> list[pages.Shown]:
-    return pages.shown(tmp_path_factory.mktemp("no-executed-pages"))
+def items() -> list[Verdict]:
+    """Every verdict of a build that has executed nothing."""
+    return pages.verdicts([])
 
 
 def rows(table: str) -> list[list[str]]:
@@ -78,20 +80,20 @@ def test_every_setting_of_every_profile_is_listed_with_its_origin() -> None:
         assert names <= {row[0].strip("`") for row in listed}
 
 
-def test_every_claim_table_and_figure_has_a_row(items: list[pages.Shown]) -> None:
+def test_every_claim_table_and_figure_has_a_row(items: list[Verdict]) -> None:
     for paper in register.PAPERS:
         own = [item for item in items if item.entry.paper == paper]
         shown = pages.claims(own, []) + pages.tables_and_figures(own, [])
         assert not [i.entry.id for i in own if i.entry.kind != "cell" and f"**{i.entry.id}**" not in shown]
 
 
-def test_the_front_page_counts_every_claim_once(items: list[pages.Shown]) -> None:
+def test_the_front_page_counts_every_claim_once(items: list[Verdict]) -> None:
     for paper, row in zip(register.PAPERS, rows(pages.summary(items)), strict=True):
         total, *counts = map(int, row[1:])
         assert total == sum(counts) == len(register.select(paper, ["claim"]))
 
 
-def test_nothing_counts_as_attempted_without_a_run_or_an_audit(items: list[pages.Shown]) -> None:
+def test_nothing_counts_as_attempted_without_a_run_or_an_audit(items: list[Verdict]) -> None:
     judged = [item for item in items if item.word not in (register.NOT_ATTEMPTED, register.CONTRADICTED)]
     assert not judged
     assert not [
