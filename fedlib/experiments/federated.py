@@ -79,12 +79,9 @@ class Bench:
         return Classification(build, self.num_classes, bf16=self.settings.bf16)
 
     def method(self, kind: type[FedAvg] = FedAvg, **options: Any) -> FedAvg:
-        """Return a method with the local training of these settings."""
-        s = self.settings
-        return kind(
-            lr=s.lr, momentum=s.momentum, weight_decay=s.weight_decay,
-            local_epochs=s.local_epochs, batch_size=s.batch_size, **options,
-        )  # fmt: skip
+        """Return a method with the local training of these settings; ``options`` replace or add to them."""
+        names = ("lr", "momentum", "weight_decay", "local_epochs", "batch_size")
+        return kind(**{name: getattr(self.settings, name) for name in names} | options)
 
     def train(
         self,

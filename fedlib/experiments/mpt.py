@@ -16,6 +16,7 @@ from fedlib.data import partition as partitions
 from fedlib.experiments.federated import Bench, trajectory_of
 from fedlib.experiments.pool import run_all
 from fedlib.experiments.settings import MPTSettings
+from fedlib.experiments.study import Study
 from fedlib.features.embed import embed
 from fedlib.features.moments import ClassMoments
 from fedlib.features.ncm import EuclideanNCM, MahalanobisNCM, prototypes, regularise
@@ -44,7 +45,7 @@ class Departure:
     remaining: float
 
 
-def preliminary(settings: MPTSettings) -> list[Run]:
+def preliminary(settings: MPTSettings) -> Study:
     """Run the preliminary study (section III): one run for each seed, rare class and remaining fraction.
 
     Each run's metrics have the columns seed, round, condition (departure | no-departure), rare_class, remaining,
@@ -69,7 +70,7 @@ def preliminary(settings: MPTSettings) -> list[Run]:
         partitions.departure(
             bench.labels, settings.num_clients, job.rare_class, job.remaining, job.seed, settings.alpha
         )
-    return run_all(partial(_preliminary_run, bench, settings), jobs, settings.device)
+    return Study.of(run_all(partial(_preliminary_run, bench, settings), jobs, settings.device))
 
 
 def _preliminary_run(bench: Bench, settings: MPTSettings, job: Departure, workers: int | None) -> Run:

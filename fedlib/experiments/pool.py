@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fedlib.federation.engine import worker_count
 
@@ -34,13 +34,13 @@ def run_all(
         return list(pool.map(_call, jobs))
 
 
-_function: Callable[..., object]  # of this worker process: inherited by the fork, so it need not be picklable
+_function: Callable[..., Any]  # of this worker process: inherited by the fork, so it need not be picklable
 
 
-def _set(function: Callable[..., object]) -> None:
+def _set(function: Callable[..., Any]) -> None:
     global _function
     _function = function
 
 
-def _call(job: object) -> object:
+def _call(job: Any) -> Any:
     return _function(job, 1)

@@ -1,0 +1,7 @@
+"""What notebooks show: figures, tables, verdicts and where the numbers come from."""
+
+from fedlib.report.evidence import finish, judge, provenance
+from fedlib.report.figures import bars, curves, heat_map
+from fedlib.report.tables import mean_sd, show
+
+__all__ = ["bars", "curves", "finish", "heat_map", "judge", "mean_sd", "provenance", "show"]
