@@ -77,6 +77,7 @@ def test_streaming_and_merging_equal_pooling(
     merged = ClassMoments.merge([moments_of(*batch, leave_out=leave_out) for batch in batches])
     for moments in (streamed, merged):
         assert_same(moments, pooled(z, y, leave_out))
+        assert [c for c in range(C) if not moments.pooled[c]] == list(leave_out)
 
 
 @given(seed=st.integers(0, 1000), order=st.permutations(range(6)))
