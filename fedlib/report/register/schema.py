@@ -36,6 +36,7 @@ COLUMNS: dict[str, str] = {
     "rare_class": "label of the class that becomes rare",
     "remaining": "share of the rare class's samples that stay (0 to 1)",
     "readout": "how predictions are made: head | ncm | frozen | remaining | oracle",
+    "distance": "distance of a nearest-class-mean readout: mahalanobis | euclidean | none",
     "method": "name of the method",
     "holdout": "whether remaining rare samples are kept out of training",
     "task": "classification task of the paper (objects | coarse | fine), or number of a continual task",

@@ -1,0 +1,334 @@
+"""What a notebook shows of its verdicts, its runs and its end, for readers and for the machine.
+
+Each output carries, beside HTML and text, a payload of type ``application/vnd.fedlib+json``. The register pages
+and the status page are made from these payloads in the executed notebooks, so they cannot be older than them.
+No output holds a path, a date or a name of a machine.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import nbformat
+import pandas as pd
+from IPython.display import display
+from pydantic import Field, TypeAdapter, ValidationError
+
+from fedlib.data import Card, catalogue
+from fedlib.errors import InputError, choose
+from fedlib.experiments import settings as profiles
+from fedlib.experiments.settings import Settings
+from fedlib.report import verdict as verdicts
+from fedlib.report.register import Frozen, lookup
+from fedlib.report.verdict import DataUse, Part, Provenance, Verdict
+from fedlib.runs import Run
+
+MIME = "application/vnd.fedlib+json"
+_PACKAGES = ("python", "torch", "numpy", "fedlib")
+
+
+class RunInfo(Frozen):
+    """The runs of one experiment in words.
+
+    Attributes:
+        name: dotted name of the experiment.
+        keys: first ten hex digits of each run's key.
+        data: data sets and their kind.
+        profile: name of the profile.
+        changed: names of the settings that differ from the profile's.
+        seeds: the seeds in the results.
+        seconds: time that the runs took to compute, added up.
+        versions: versions of the packages that computed them.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    data: tuple[DataUse, ...]
+    profile: str
+    changed: tuple[str, ...]
+    seeds: tuple[int, ...]
+    seconds: float
+    versions: dict[str, str]
+
+
+class VerdictPayload(Frozen):
+    """The payload of ``judge``."""
+
+    kind: Literal["verdict"] = "verdict"
+    verdict: Verdict
+
+
+class RunPayload(Frozen):
+    """The payload of ``provenance``."""
+
+    kind: Literal["run"] = "run"
+    runs: tuple[RunInfo, ...]
+
+
+class FinishedPayload(Frozen):
+    """The payload of ``finish``: the last cell was reached."""
+
+    kind: Literal["finished"] = "finished"
+
+
+AnyPayload = VerdictPayload | RunPayload | FinishedPayload
+Payload = Annotated[AnyPayload, Field(discriminator="kind")]
+_PAYLOAD: TypeAdapter[AnyPayload] = TypeAdapter(Payload)
+
+
+class Collected(Frozen):
+    """A payload and the page that showed it (``part/name``)."""
+
+    page: str
+    payload: Payload
+
+
+class _Shown:
+    """An output with its text, its HTML and its payload."""
+
+    def __init__(self, payload: AnyPayload, text: str, html: str | None) -> None:
+        self.payload, self.text, self.html = payload, text, html
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        bundle: dict[str, Any] = {"text/plain": self.text}
+        if self.html:
+            bundle["text/html"] = self.html
+        return bundle | {MIME: json.loads(self.payload.model_dump_json())}
+
+
+# --- for notebooks ----------------------------------------------------------------------------------------------
+
+
+def judge(claim_id: str, frame: pd.DataFrame, *, run: Run | Sequence[Run], settings: Settings) -> None:
+    """Judge a claim of a paper on our results and show the table *paper against ours*.
+
+    Args:
+        claim_id: id in the register, for example ``MPT-13``.
+        frame: tidy results: condition columns, ``seed``, ``metric``, ``value``, often ``round``.
+        run: the run, or runs, that the frame comes from.
+        settings: the settings of the runs; they name the profile.
+
+    Raises:
+        InputError: unknown claim, or a frame that does not hold what the claim's rules need.
+    """
+    entry = lookup(claim_id)
+    runs = [run] if isinstance(run, Run) else list(run)
+    result = verdicts.judge(entry, frame, _origin(runs, settings))
+    display(_Shown(VerdictPayload(verdict=result), _verdict_text(result), _verdict_html(result)))
+
+
+def provenance(*runs: Run, settings: Settings) -> None:
+    """Show where the numbers of a page come from: data and their kind, profile, seeds, time, key, versions.
+
+    Args:
+        runs: the runs that the page uses.
+        settings: the settings of the runs; they name the profile.
+    """
+    infos = _infos(runs, settings)
+    display(_Shown(RunPayload(runs=infos), _runs_text(infos), _runs_html(infos)))
+
+
+def finish() -> None:
+    """Mark that a notebook reached its end; the runner accepts a page only with this mark."""
+    display(_Shown(FinishedPayload(), "End of page.", None))
+
+
+# --- for the book -----------------------------------------------------------------------------------------------
+
+
+def collect(executed: Path) -> list[Collected]:
+    """Return the payloads of all executed notebooks below a folder, pages sorted, outputs in order.
+
+    Raises:
+        InputError: a payload that does not have the expected form, or a verdict on a page that the register
+            does not name for that claim; the message names page and cell.
+    """
+    found = []
+    for path in sorted(executed.rglob("*.ipynb")):
+        if any(part.startswith(".") for part in path.relative_to(executed).parts):
+            continue
+        page = path.relative_to(executed).with_suffix("").as_posix()
+        node = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+        for number, cell in enumerate(node.cells):
+            for output in cell.get("outputs", []):
+                if MIME in output.get("data", {}):
+                    found.append(Collected(page=page, payload=_payload(output["data"][MIME], page, number)))
+    return found
+
+
+def verdicts_of(collected: Sequence[Collected]) -> list[Verdict]:
+    """Return the verdicts among collected payloads, in order; pass them to ``verdict.standings``."""
+    return [item.payload.verdict for item in collected if isinstance(item.payload, VerdictPayload)]
+
+
+def _payload(raw: Any, page: str, number: int) -> AnyPayload:
+    try:
+        payload = _PAYLOAD.validate_json(json.dumps(raw))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(step) for step in first["loc"])
+        raise InputError(
+            f"{page}, cell {number}: result of unknown form at {place}: {first['msg']}"
+        ) from None
+    if isinstance(payload, VerdictPayload):
+        entry = lookup(payload.verdict.id)
+        if entry.notebook != page:
+            raise InputError(f"{page}, cell {number}: {entry.id} belongs to the page {entry.notebook}")
+    return payload
+
+
+# --- where results come from ------------------------------------------------------------------------------------
+
+
+def _origin(runs: Sequence[Run], settings: Settings) -> Provenance:
+    if not runs:
+        raise InputError("no run is given; results without a run have no origin")
+    names = dict.fromkeys(_dataset(run) for run in runs)
+    data = tuple(DataUse(name=name, kind=_card(name).kind) for name in names)
+    return Provenance(data=data, profile=settings.profile, changed=_changed(settings))
+
+
+def _dataset(run: Run) -> str:
+    if "dataset" not in run.config:
+        raise InputError(f"run {run.name} names no data set; its configuration needs 'dataset'")
+    return str(run.config["dataset"])
+
+
+def _card(name: str) -> Card:
+    family = name.partition(":")[0]
+    module = importlib.import_module(catalogue.MODULES[choose("data set", family, catalogue.MODULES)])
+    cards: Sequence[Card] = module.cards() if hasattr(module, "cards") else [module.CARD]
+    return {card.name: card for card in cards}[choose("data set", name, [card.name for card in cards])]
+
+
+def _changed(settings: Settings) -> tuple[str, ...]:
+    """Names of the settings that differ from the profile's; where it runs and more seeds change nothing."""
+    paper = next(name for name in profiles.papers() if profiles.model_for(name) is type(settings))
+    planned = profiles.load(paper, settings.profile)
+    return tuple(
+        name
+        for name in type(settings).model_fields
+        if name != "device"
+        and getattr(settings, name) != getattr(planned, name)
+        and not (name == "seeds" and settings.seeds > planned.seeds)
+    )
+
+
+def _infos(runs: Sequence[Run], settings: Settings) -> tuple[RunInfo, ...]:
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(run.name, []).append(run)
+    if not groups:
+        raise InputError("provenance needs at least one run")
+    return tuple(_info(name, group, settings) for name, group in groups.items())
+
+
+def _info(name: str, runs: Sequence[Run], settings: Settings) -> RunInfo:
+    origin = _origin(runs, settings)
+    seeds = {int(seed) for run in runs for seed in run.metrics["seed"].unique()}
+    found: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for package in _PACKAGES:
+            found.setdefault(package, {})[run.environment.get(package, "unknown")] = None
+    return RunInfo(
+        name=name,
+        keys=tuple(run.key[:10] for run in runs),
+        data=origin.data,
+        profile=origin.profile,
+        changed=origin.changed,
+        seeds=tuple(sorted(seeds)),
+        seconds=float(sum(run.seconds for run in runs)),
+        versions={package: " and ".join(each) for package, each in found.items()},
+    )
+
+
+# --- how it looks -----------------------------------------------------------------------------------------------
+
+
+def _verdict_text(verdict: Verdict) -> str:
+    lines = [f"{verdict.id}: {verdict.word}", verdict.sentence]
+    lines += [f"  {part.says}: {part.numbers}; {part.distance}" for part in verdict.parts]
+    return "\n".join(lines)
+
+
+def _verdict_html(verdict: Verdict) -> str:
+    entry = verdict.entry
+    caption = f"{entry.id} ({entry.where}), on {verdict.provenance}."
+    head = ("the paper says", "paper", "ours: mean ± sd", "gap", "verdict")
+    outcome = f"{verdict.word}. {verdict.sentence}"
+    if len(verdict.parts) == 1:  # claim and comparison fit one row
+        (part,) = verdict.parts
+        rows = [_row([entry.statement, entry.paper_value, part.numbers, part.distance, outcome], strong=4)]
+    else:
+        rows = [_row([entry.statement, entry.paper_value, "–", "–", outcome], strong=4)]
+        rows += [
+            _row([part.says, _printed(part, entry.id), part.numbers, part.distance, _outcome(part)])
+            for part in verdict.parts
+        ]
+    return _table(caption, head, rows)
+
+
+def _printed(part: Part, claim_id: str) -> str:
+    rule = next(rule for rule in lookup(claim_id).parts if rule.says == part.says)
+    return "–" if rule.value is None else verdicts.number(rule.value, rule.value)
+
+
+def _outcome(part: Part) -> str:
+    words = [] if part.holds is None else ["holds" if part.holds else "does not hold"]
+    if part.within is not None:
+        words.append("within the tolerance" if part.within else "outside the tolerance")
+    return ", ".join(words)
+
+
+def _runs_text(infos: Sequence[RunInfo]) -> str:
+    return "\n".join("; ".join(_cells(info)) for info in infos)
+
+
+def _runs_html(infos: Sequence[RunInfo]) -> str:
+    head = ("run", "data", "profile", "seeds", "seconds", "key", "versions")
+    return _table("Where the numbers of this page come from.", head, [_row(_cells(info)) for info in infos])
+
+
+def _cells(info: RunInfo) -> list[str]:
+    changed = f", other {', '.join(info.changed)}" if info.changed else ""
+    more = f" and {len(info.keys) - 1} more" if len(info.keys) > 1 else ""
+    return [
+        info.name,
+        ", ".join(f"{item.name} ({item.kind})" for item in info.data),
+        f"{info.profile}{changed}",
+        ", ".join(map(str, info.seeds)),
+        f"{info.seconds:.1f}",
+        f"{info.keys[0]}{more}",
+        ", ".join(f"{name} {version}" for name, version in info.versions.items()),
+    ]
+
+
+def _table(caption: str, head: Sequence[str], rows: Sequence[str]) -> str:
+    columns = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    lines = [
+        '<table class="fedlib-evidence">',
+        f"<caption>{escape(caption)}</caption>",
+        f"<thead><tr>{columns}</tr></thead>",
+        "<tbody>",
+        *rows,
+        "</tbody>",
+        "</table>",
+    ]
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str], strong: int | None = None) -> str:
+    first = f'<th scope="row">{escape(cells[0])}</th>'
+    rest = (
+        f"<td>{'<strong>' if i == strong else ''}{escape(cell)}{'</strong>' if i == strong else ''}</td>"
+        for i, cell in enumerate(cells[1:], start=1)
+    )
+    return f"<tr>{first}{''.join(rest)}</tr>"
