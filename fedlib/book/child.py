@@ -28,13 +28,21 @@ def main(folder: Path) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     job = json.loads((folder / JOB).read_text(encoding="utf-8"))
     start = time.perf_counter()
-    error = _execute(folder, job["parameters"])
-    # Kernels that did not start at all are worth one more try: ports may clash when several start at once.
-    if error and last_started_cell(folder / EXECUTED) is None:
-        error = _execute(folder, job["parameters"])
+    error = execute(folder, job["parameters"])
     peak_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
     result = {"error": error, "seconds": time.perf_counter() - start, "peak_memory_mib": peak_kib // 1024}
     (folder / RESULT).write_text(json.dumps(result), encoding="utf-8")
+
+
+def execute(folder: Path, parameters: dict[str, Any]) -> dict[str, str] | None:
+    """Let papermill execute the notebook in ``folder``; return the error's name and text, or None.
+
+    A kernel that did not start at all is tried once more: ports may clash when several start at once.
+    """
+    error = _papermill(folder, parameters)
+    if error and last_started_cell(folder / EXECUTED) is None:
+        error = _papermill(folder, parameters)
+    return error
 
 
 def last_started_cell(path: Path) -> int | None:
@@ -52,7 +60,7 @@ def last_started_cell(path: Path) -> int | None:
     return started[-1] if started else None
 
 
-def _execute(folder: Path, parameters: dict[str, Any]) -> dict[str, str] | None:
+def _papermill(folder: Path, parameters: dict[str, Any]) -> dict[str, str] | None:
     import papermill
 
     try:

@@ -18,13 +18,13 @@ _LOG_WIDTH = 200  # of tables where there is no terminal to fit
 
 def console() -> Console:
     """Return the console of standard output."""
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=_LOG_WIDTH)
+    found = Console()
+    return found if found.is_terminal else Console(width=_LOG_WIDTH)
 
 
 def say(out: Console, text: str) -> None:
     """Print one line as it is: unwrapped, square brackets untouched."""
-    out.print(text, markup=False, soft_wrap=True)
+    out.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> Table:

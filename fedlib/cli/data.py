@@ -26,7 +26,7 @@ def data() -> None:
 def _kinds() -> dict[str, str]:
     from fedlib.data import catalogue
 
-    kinds = {}
+    kinds: dict[str, str] = {}
     for name in catalogue.MODULES.values():
         module = importlib.import_module(name)
         cards = module.cards() if hasattr(module, "cards") else [module.CARD]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 
 import pandas as pd
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from fedlib import paths
-from fedlib.cli import app, doctor
+from fedlib.book import execute
+from fedlib.cli import app, console, doctor
 from fedlib.runs import RunSpec, Store
 
 SPEC = RunSpec("test.experiment", {"seed": 3, "profile": "smoke"}, {"digits": "00"}, ("fedlib.errors",))
@@ -112,3 +115,18 @@ def test_doctor_exits_non_zero_only_if_something_needed_is_missing(tmp_path, mon
     result = _invoke("doctor")
     assert result.exit_code == 1
     assert "1 needed things are missing" in result.output
+
+
+@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "log"])
+def test_progress_leaves_one_line_for_each_notebook(layout, write_notebook, terminal):
+    (job,) = execute.plan([write_notebook(layout, "x/page", "1")], layout)
+    text = io.StringIO()
+    out = Console(file=text, force_terminal=terminal, width=100)
+    with console.listener(out) as listener:
+        listener.started(job)
+        listener.finished(execute.Outcome(job, 2.0, execute.Failure(4, "ValueError: [no] good", None)))
+    lines = text.getvalue().splitlines()
+    assert any("x/page: FAILED after 2 s in cell 4: ValueError: [no] good" in line for line in lines)
+    if not terminal:
+        assert lines[0] == "x/page: running (never executed)"
+        assert len(lines) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ import nbformat
 import psutil
 import pytest
 
-from fedlib.book import execute, key, processes
+from fedlib.book import child, execute, key, processes
 from fedlib.book.layout import Layout
 
 pytestmark = pytest.mark.slow
@@ -75,7 +76,7 @@ def run(book, write_notebook, tmp_path_factory):
         patch.setenv("FEDLIB_HOME", home := str(tmp_path_factory.mktemp("home")))
         patch.setenv("MPLBACKEND", "agg")
         patch.delenv("FEDLIB_WORKERS", raising=False)
-        patch.setitem(execute.TIME_LIMITS, "smoke", 15.0)
+        patch.setitem(execute.TIME_LIMITS, "smoke", 20.0)
         jobs = execute.plan(notebooks, book, {"size": 4})
         outcomes = execute.run(jobs, record, at_once=2)
     return {outcome.job.page: outcome for outcome in outcomes}, record.heard, home
@@ -133,7 +134,7 @@ def test_killed_kernel_does_not_hang_and_names_its_cell(run):
 def test_time_limit_ends_a_notebook_and_names_its_cell(run):
     failure = run[0]["x/slow"].failure
     assert failure.cell == 4
-    assert failure.error == "TimeLimit: not finished after 15 s"
+    assert failure.error == "TimeLimit: not finished after 20 s"
 
 
 def test_notebook_that_ends_without_its_marker_is_a_failure(run, book):
@@ -242,6 +243,22 @@ def test_plain_papermill_runs_a_source_notebook(book, write_notebook, tmp_path):
         command, check=True, capture_output=True, env=os.environ | {"PYDEVD_DISABLE_FILE_VALIDATION": "1"}
     )
     assert "size 7" in _text(nbformat.read(output, as_version=4))
+
+
+@pytest.mark.parametrize(("started", "tries"), [(False, 2), (True, 1)], ids=["no-kernel", "failing-cell"])
+def test_only_a_kernel_that_did_not_start_is_tried_again(tmp_path, monkeypatch, started, tries):
+    calls = []
+
+    def fail(source, output, **options):
+        calls.append(options["kernel_name"])
+        when = "2000-01-01" if started else None
+        output.write_text(json.dumps({"cells": [{"metadata": {"papermill": {"start_time": when}}}]}))
+        raise RuntimeError("Kernel died before replying to kernel_info")
+
+    monkeypatch.setattr("papermill.execute_notebook", fail)
+    error = child.execute(tmp_path, {})
+    assert error == {"name": "RuntimeError", "text": "Kernel died before replying to kernel_info"}
+    assert calls == ["python3"] * tries
 
 
 def test_processes_that_lost_their_parent_are_ended_by_their_mark():
