@@ -108,7 +108,7 @@ def coverage_line(items: Sequence[Verdict]) -> str:
     line = f"**{judged} of {words.total()} claims** have a verdict{': ' + found if found else ''}."
     cells = [item for item in items if item.entry.kind == "cell"]
     if cells:
-        line += f" Of {len(cells):,} printed table cells, {sum(map(_is_judged, cells)):,} were compared."
+        line += f" Of the printed table cells, {sum(map(_is_judged, cells)):,} of {len(cells):,}."
     return line
 
 
@@ -131,14 +131,14 @@ def claims(items: Sequence[Verdict], pages: Container[str]) -> str:
 
 
 def tables_and_figures(items: Sequence[Verdict], pages: Container[str]) -> str:
-    """Return the table of a paper's tables and figures: what each shows, its verdict and its compared cells."""
+    """Return the table of a paper's tables and figures: what each shows, its verdict and its judged cells."""
     rows = []
     for item in items:
         if item.entry.kind in ("table", "figure"):
             cells = [other for other in items if other.id.startswith(f"{item.id}/")]
-            compared = f"{sum(map(_is_judged, cells))} of {len(cells)}" if cells else "–"
-            rows.append([_statement(item.entry), text(item.entry.where), compared, _verdict(item, pages)])
-    return pipe_table(["item", "where", "cells compared", "verdict"], rows)
+            judged = f"{sum(map(_is_judged, cells))} of {len(cells)}" if cells else "–"
+            rows.append([_statement(item.entry), text(item.entry.where), judged, _verdict(item, pages)])
+    return pipe_table(["item", "where", "cells judged", "verdict"], rows)
 
 
 def not_attempted(items: Sequence[Verdict]) -> str:
@@ -367,8 +367,10 @@ def public_modules(name: str) -> list[str]:
 
 
 def text(words: str) -> str:
-    """Return plain words as Markdown that shows exactly them (addresses become links)."""
-    return re.sub(r"([\\`*{\[\]<|$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", " ".join(words.split()))
+    """Return plain words as Markdown that shows exactly them; a mean and its spread stay on one line."""
+    return re.sub(
+        r"([\\`*{\[\]<|$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", " ".join(words.split())
+    ).replace(" ± ", "\u00a0±\u00a0")
 
 
 def pipe_table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: Iterable[str] = ()) -> str:

@@ -310,7 +310,9 @@ def test_a_judged_claim_is_shown_with_its_numbers_on_every_page_that_lists_it(si
     ):
         rows = site.pages[name].find(id=anchor).find("tbody").find_all("tr")
         words = next(
-            text for text in (row.get_text(" ", strip=True) for row in rows) if text.startswith(f"{claim} ")
+            text
+            for text in (row.get_text(" ", strip=True).replace("\u00a0", " ") for row in rows)
+            if text.startswith(f"{claim} ")
         )
         assert "0.800 ± 0.100 (3 seeds) against 0.400 ± 0.000" in words
         assert "digits (real), profile quick" in words
