@@ -92,9 +92,9 @@ class Part(Frozen):
         """The gap to the paper's number, or the difference that the claim is about."""
         if self.gap is not None:
             return f"{number(self.gap, self.ours.mean, sign=True)} to the paper"
-        if self.holds is None or self.theirs is None:
+        if self.holds is None:
             return "–"
-        return f"difference {interval(self.effect)}"
+        return f"difference {interval(self.effect)}" if self.theirs else interval(self.effect)
 
 
 class Verdict(Frozen):
@@ -339,7 +339,7 @@ def _why_not(rule: Rule, group: Group) -> str:
         return ""
     if rule.direction == "~":
         return f", which is not within ±{rule.margin:g}"
-    bound = rule.margin if rule.direction == ">" else -rule.margin
+    bound = rule.margin if rule.direction == ">" else 0.0 - rule.margin
     if effect.low <= bound <= effect.high:
         return f", which includes {bound:g}: undecided with {_seeds(effect.n)}"
     return ", the opposite" if bound == 0 else f", which is on the wrong side of {bound:g}"
@@ -357,8 +357,9 @@ def interval(estimate: Estimate) -> str:
 
 def plus_minus(estimate: Estimate) -> str:
     """Return a mean with its standard deviation: ``0.903 ± 0.012``."""
-    mean = number(estimate.mean, estimate.mean)
-    return mean if estimate.sd is None else f"{mean} ± {number(estimate.sd, estimate.mean)}"
+    scale = max(abs(estimate.mean), estimate.sd or 0.0)
+    mean = number(estimate.mean, scale)
+    return mean if estimate.sd is None else f"{mean} ± {number(estimate.sd, scale)}"
 
 
 def number(value: float, scale: float, *, sign: bool = False) -> str:
@@ -368,7 +369,8 @@ def number(value: float, scale: float, *, sign: bool = False) -> str:
     ('0.903', '−3.20', '14,000')
     """
     size = abs(scale)
-    decimals = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 1 else 3 if size >= 0.01 else 5
+    steps = ((1000, 0), (100, 1), (1, 2), (0.01, 3))
+    decimals = next((count for least, count in steps if size >= least), 5 if size > 0 else 3)
     rounded = round(value, decimals) + 0.0  # no minus zero
     text = f"{rounded:+,.{decimals}f}" if sign else f"{rounded:,.{decimals}f}"
     return text.replace("-", "−")

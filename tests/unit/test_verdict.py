@@ -73,6 +73,29 @@ def test_the_interval_is_the_t_interval_of_the_mean() -> None:
     assert estimate([0.5]).sd is None
 
 
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ([0.9, 0.91, 0.92], "0.910 ± 0.010"),
+        ([0.0, 0.0, 0.0], "0.000 ± 0.000"),
+        ([0.0012, 0.0012], "0.00120 ± 0.00000"),
+        ([-3.0, -3.0], "−3.00 ± 0.00"),
+        ([86.79], "86.79"),
+        ([14000.0, 14002.0], "14,001 ± 1"),
+    ],
+)
+def test_numbers_are_printed_with_decimals_that_suit_their_size(values: list[float], text: str) -> None:
+    assert verdict.plus_minus(estimate(values)) == text
+
+
+def test_no_number_is_printed_as_minus_zero() -> None:
+    assert verdict.number(-0.0001, 0.5) == "0.000"
+    undecided = verdict.judge(
+        entry(BETTER | {"direction": "<"}), frame(mpt=[0.9, 0.5, 0.7], ncm=[0.5] * 3), DIGITS
+    )
+    assert "includes 0: undecided" in undecided.sentence
+
+
 def test_a_clear_effect_is_a_trend_and_the_opposite_is_not() -> None:
     results = frame(mpt=[0.80, 0.82, 0.81], ncm=[0.60, 0.61, 0.63])
     assert word(BETTER, results) == TREND
