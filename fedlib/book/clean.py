@@ -14,11 +14,12 @@ from fedlib import paths
 
 INJECTED_TAG = "injected-parameters"
 _CELL_FILE = re.compile(r"[^\s'\"<>()]*/ipykernel_\d+/\d+\.py")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]{6,}(?=>)")
 _VOLATILE = ("papermill", "execution", "widgets")
 
 
 def clean(node: NotebookNode, extra: dict[Path, str] | None = None) -> None:
-    """Strip time stamps, durations and machine paths from ``node`` in place.
+    """Strip time stamps, durations, memory addresses and machine paths from ``node`` in place.
 
     Args:
         node: an executed notebook.
@@ -39,16 +40,16 @@ def clean(node: NotebookNode, extra: dict[Path, str] | None = None) -> None:
 
 
 def _places() -> dict[Path, str]:
-    # Folders to hide; several may lie inside one another.
+    # Folders to hide; several may lie inside one another. No angle brackets: outputs may be HTML.
     places = {
         Path.home(): "~",
-        Path(tempfile.gettempdir()): "<temporary>",
-        Path(sys.prefix): "<python>",
-        paths.state_root(): "<state>",
-        paths.data_root(): "<data>",
+        Path(tempfile.gettempdir()): "[temporary]",
+        Path(sys.prefix): "[python]",
+        paths.state_root(): "[state]",
+        paths.data_root(): "[data]",
     }
     if checkout := paths.repo_root():
-        places[checkout] = "<repository>"
+        places[checkout] = "[repository]"
     return places
 
 
@@ -62,7 +63,8 @@ def _hider(places: dict[Path, str]) -> Any:
         if isinstance(value, str):
             if kind.startswith("image/") and kind != "image/svg+xml":
                 return value
-            return pattern.sub(lambda match: texts[match[0]], _CELL_FILE.sub("<cell>", value))
+            value = _ADDRESS.sub("", _CELL_FILE.sub("[cell]", value))
+            return pattern.sub(lambda match: texts[match[0]], value)
         if isinstance(value, dict):
             return type(value)({name: hide(item, name) for name, item in value.items()})
         if isinstance(value, list):

@@ -286,7 +286,7 @@ class _Running:
         node = nbformat.read(self.folder / child.EXECUTED, as_version=4)
         if not key.is_finished(node):
             return self._fail("Unfinished", "the last cell did not write its marker (report.finish())")
-        clean.clean(node, {self.folder: "<temporary>"})
+        clean.clean(node, {self.folder: "[temporary]"})
         node.metadata[key.METADATA] = Manifest(
             page=self.job.page,
             profile=self.job.profile,

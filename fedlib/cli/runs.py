@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,8 @@ app = typer.Typer(no_args_is_help=True, help="List, show, explain and remove sto
 
 Key = Annotated[str, typer.Argument(help="Key of a run, or its first digits.")]
 
+_WIDTH = 80  # of a setting; index lists are longer
+
 
 @app.command("list")
 def list_runs() -> None:
@@ -22,12 +25,13 @@ def list_runs() -> None:
 
     store, out = Store(), console.console()
     runs = store.list()
+    settings = ("dataset", "model", "rounds", "seed")
     rows = [
-        (run.key, run.name, run.config.get("profile", ""), run.config.get("seed", ""), f"{run.seconds:.1f}")
+        (run.key, run.name, *(run.config.get(name, "") for name in settings), f"{run.seconds:.1f}")
         for run in runs
     ]
     if rows:
-        out.print(console.table(("key", "experiment", "profile", "seed", "seconds"), rows))
+        out.print(console.table(("key", "experiment", *settings, "seconds"), rows))
     unfinished = sum(1 for _ in store.unfinished())
     console.say(out, f"{len(runs)} runs and {unfinished} unfinished in {store.root}")
 
@@ -40,7 +44,8 @@ def show(key: Key) -> None:
     run, out = _find(key), console.console()
     console.say(out, f"{run.name} {run.key}: {run.seconds:.1f} s, in {run.path}")
     for title, values in (("setting", run.config), ("environment", run.environment)):
-        out.print(console.table((title, "value"), values.items()))
+        rows = [(name, textwrap.shorten(str(value), _WIDTH)) for name, value in values.items()]
+        out.print(console.table((title, "value"), rows))
     metrics = run.metrics
     console.say(out, f"metrics: {len(metrics)} rows, the first of them:")
     console.say(out, metrics.head(10).to_string(index=False))

@@ -27,6 +27,7 @@ import fedlib.errors
 warnings.warn("careful")
 print("workers", os.environ.get("FEDLIB_WORKERS"), "size", size)
 print(pathlib.Path.home() / "file", pathlib.Path(fedlib.errors.__file__))
+print(object())
 pathlib.Path.cwd() / "file"
 """
 KILLED = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
@@ -174,9 +175,10 @@ def test_no_machine_path_and_no_time_stamp_stays(run, book):
     assert [word for word in ('"papermill": {', "start_time", "duration", "iopub") if word in text] == []
     for shown in (
         "~/file",
-        "<repository>/fedlib/errors.py",
-        "<temporary>/file",
-        "<cell>:3: UserWarning: careful",
+        "[repository]/fedlib/errors.py",
+        "[temporary]/file",
+        "<object object>",
+        "[cell]:3: UserWarning: careful",
     ):
         assert shown in _text(nbformat.reads(text, as_version=4))
 
