@@ -2,7 +2,7 @@
 
 * An image without alternative text is a warning, hence an error in our builds.
 * A docstring may name an object by the package that re-exports it.
-* The results that notebooks carry for machines are not shown.
+* The results that notebooks carry for machines are not shown; a cell that declares a figure must hold one.
 * MathJax is one local file, copied from the installed package into the site.
 * Pages of executed notebooks live in an ignored folder; their repository links lead to the sources instead.
 * The inline scripts of sphinx-thebe, which is always on and which we do not use, are left out.
@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 PAYLOAD = "application/vnd.fedlib+json"
 MATHJAX = "mathjax/tex-svg.js"  # below the site's _static folder, as mathjax_path in _config.yml names it
+NO_IMAGE = "cell {} declares an image, but its outputs hold none"
 NO_ALT = "image without alternative text: {}; say what a sighted reader sees"
 
 
@@ -62,16 +63,19 @@ def check_alt(app: Sphinx, doctree: nodes.document, docname: str) -> None:
                 logger.warning(NO_ALT.format(source), location=raw, type="companion", subtype="alt")
 
 
-def hide_payloads(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Take the machine-readable results out of what is rendered; they stay in the notebook that is offered.
+def prepare_notebook(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Take the machine-readable results out of what is rendered, and check that declared figures are there.
 
-    MyST-NB warns about each mime type that it cannot show, which is right for every other one.
+    The results stay in the notebook that is offered for download. MyST-NB warns about each mime type that it
+    cannot show, which is right for every other one.
     """
     if not app.env.doc2path(docname).endswith(".ipynb"):
         return
     notebook = json.loads(source[0])
-    for cell in notebook["cells"]:
+    for number, cell in enumerate(notebook["cells"]):
         if "outputs" in cell:
+            if _lacks_its_image(cell):
+                logger.warning(NO_IMAGE.format(number), location=docname, type="companion", subtype="image")
             cell["outputs"] = [output for output in cell["outputs"] if not _is_marker(output)]
             for output in cell["outputs"]:
                 output.get("data", {}).pop(PAYLOAD, None)
@@ -81,6 +85,14 @@ def hide_payloads(app: Sphinx, docname: str, source: list[str]) -> None:
 def _is_marker(output: dict[str, Any]) -> bool:
     # What the last cell leaves for the runner; it says nothing to a reader.
     return output.get("data", {}).get(PAYLOAD, {}).get("kind") == "finished"
+
+
+def _lacks_its_image(cell: dict[str, Any]) -> bool:
+    # A cell with an alternative text is meant to show a figure; without one the page would silently miss it.
+    declared = "image" in cell["metadata"].get("mystnb", {})
+    return declared and not any(
+        mime.startswith("image/") for out in cell["outputs"] for mime in out.get("data", {})
+    )
 
 
 def resolve_reexport(
@@ -171,7 +183,7 @@ def finish_page(
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", name_repository)
     app.connect("builder-inited", copy_mathjax)
-    app.connect("source-read", hide_payloads)
+    app.connect("source-read", prepare_notebook)
     app.connect("missing-reference", resolve_reexport)
     app.connect("doctree-resolved", check_alt)
     app.connect("html-page-context", finish_page, priority=1000)  # after the theme has made its buttons

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -85,7 +86,7 @@ def test_an_unknown_reference_fails_the_build(build_page: Build) -> None:
     assert "nowhere" in messages
 
 
-def notebook(mime: str) -> str:
+def notebook(mime: str, metadata: dict[str, Any] | None = None) -> str:
     """Return a notebook with one output of a type that a page cannot show."""
     output = {
         "output_type": "display_data",
@@ -95,14 +96,14 @@ def notebook(mime: str) -> str:
     code = {
         "cell_type": "code",
         "id": "code",
-        "metadata": {},
+        "metadata": metadata or {},
         "source": "report.finish()",
         "execution_count": 1,
         "outputs": [output],
     }
     title = {"cell_type": "markdown", "id": "title", "metadata": {}, "source": "# Title"}
-    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": [title, code]})
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": kernel, "cells": [title, code]})
 
 
 def test_results_for_machines_are_not_shown(build_page: Build) -> None:
@@ -115,6 +116,13 @@ def test_an_output_that_no_page_can_show_fails_the_build(build_page: Build) -> N
     status, messages, _ = build_page(notebook("application/vnd.plotly.v1+json"), "index.ipynb")
     assert status != 0
     assert "unknown output mime type" in messages
+
+
+def test_a_cell_that_declares_a_figure_and_shows_none_fails_the_build(build_page: Build) -> None:
+    declared = {"mystnb": {"image": {"alt": "A line that rises."}}}
+    status, messages, _ = build_page(notebook("application/vnd.fedlib+json", declared), "index.ipynb")
+    assert status != 0
+    assert "declares an image" in messages
 
 
 def test_one_local_mathjax_file_is_put_into_the_site(build_page: Build) -> None:
