@@ -15,6 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import typer
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
@@ -37,9 +38,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "models-and-features": ("models", "features"),
     "federation-and-methods": ("federation", "methods"),
     "runs-and-experiments": ("runs", "experiments"),
-    "report-and-book": ("report", "book", "cli"),
+    "report-and-book": ("report", "book"),
 }
-"""Packages and modules of fedlib on each API page."""
+"""Packages and modules of fedlib on each API page; the command line has its own table."""
 
 _JUDGED = [word for word in register.WORDS if word != register.NOT_ATTEMPTED]
 
@@ -83,6 +84,7 @@ def fragments(book_dir: Path, executed_dir: Path) -> dict[str, str]:
         "versions": versions(manifests),
         "settings": settings(),
         "data-cards": data_cards(),
+        "commands": commands(),
     }
     for paper in register.PAPERS:
         own = [item for item in items if item.entry.paper == paper]
@@ -361,6 +363,28 @@ def public_modules(name: str) -> list[str]:
         if not any(part.startswith("_") for part in parts):
             found.append(".".join(("fedlib", *parts)))
     return sorted(found)
+
+
+def commands() -> str:
+    """Return the table of the command line: each command, what it does and its options."""
+    # The page describes the layer above this one, as the API pages do with all layers; nothing depends on it.
+    app = importlib.import_module("fedlib.cli").app
+    rows = []
+    for name, command in _commands_of(typer.main.get_command(app), "fedlib"):
+        usage = [p.name.upper() if p.param_type_name == "argument" else p.opts[0] for p in command.params]
+        options = "; ".join(
+            f"`{word}` {text(p.help or '')}" for word, p in zip(usage, command.params, strict=True)
+        )
+        rows.append([f"`{name}`", text((command.help or "").split("\n\n")[0]), options or "–"])
+    return pipe_table(["command", "what it does", "arguments and options"], rows)
+
+
+def _commands_of(command: Any, name: str) -> list[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        return [(name, command)]
+    return [
+        found for word, part in command.commands.items() for found in _commands_of(part, f"{name} {word}")
+    ]
 
 
 # --- Markdown ---------------------------------------------------------------------------------------------------

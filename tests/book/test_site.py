@@ -20,6 +20,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from fedlib.book import build, key
 from fedlib.book.layout import Layout
+from fedlib.files import sha256
 from fedlib.report import register
 from fedlib.report.evidence import MIME, FinishedPayload, RunInfo, RunPayload, VerdictPayload
 from fedlib.report.measure import Group, estimate
@@ -148,13 +149,19 @@ def make_book(repo: Path, root: Path) -> Layout:
     return layout
 
 
-@pytest.fixture(scope="session")
-def site(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    layout = make_book(repo, tmp_path_factory.mktemp("book"))
+def build_book(repo: Path, root: Path) -> Layout:
+    """Build a copy of the book below ``root`` as a fork would publish it."""
+    layout = make_book(repo, root)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("BOOK_REPOSITORY_URL", "https://github.com/owner/companion")
         patch.setenv("BOOK_REPOSITORY_BRANCH", "main")
         build.build(layout)
+    return layout
+
+
+@pytest.fixture(scope="session")
+def site(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    layout = build_book(repo, tmp_path_factory.mktemp("book"))
     # Below _static lie templates of the theme, which are no pages.
     files = [path for path in sorted(layout.html.rglob("*.html")) if "_static" not in path.parts]
     return Site(
@@ -375,3 +382,16 @@ def test_every_page_has_one_title_and_no_skipped_heading(site: Site) -> None:
         if levels.count(1) != 1 or any(b > a + 1 for a, b in itertools.pairwise(levels)):
             wrong.append(f"{name}: {levels}")
     assert not wrong
+
+
+@pytest.mark.slow
+def test_two_builds_of_the_same_sources_are_the_same_bytes(site: Site, repo: Path, tmp_path: Path) -> None:
+    again = build_book(repo, tmp_path).html
+
+    def content(root: Path) -> dict[str, str]:
+        files = [path for path in root.rglob("*") if path.is_file()]
+        return {path.relative_to(root).as_posix(): sha256(path) for path in files}
+
+    first, second = content(site.root), content(again)
+    assert first.keys() == second.keys()
+    assert not [name for name in first if first[name] != second[name]]
