@@ -8,10 +8,13 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from safetensors.torch import load_file, save
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_UMASK = os.umask(0)
+os.umask(_UMASK)
 
 
 def sha256(path: Path) -> str:
@@ -32,6 +35,7 @@ def write_atomic(path: Path, content: bytes | str) -> str:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
+            os.fchmod(file.fileno(), 0o666 & ~_UMASK)  # mkstemp files are private, results need not be
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -44,16 +48,20 @@ def write_json(path: Path, value: Any) -> str:
     return write_atomic(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
 
 
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> str:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
     """Write named tensors as safetensors, atomically; return the file's SHA-256.
 
     The memory format (channels_last, say) is not kept: values are stored row-major.
     """
+    from safetensors.torch import save  # here, so that looking at stored runs does not load torch
+
     return write_atomic(
         path, save({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()})
     )
 
 
-def read_tensors(path: Path) -> dict[str, torch.Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read what ``write_tensors`` wrote."""
+    from safetensors.torch import load_file
+
     return load_file(path)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import matplotlib
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
@@ -27,6 +29,15 @@ STYLE: Any = {
     "legend.frameon": False,
     "svg.hashsalt": "fedlib",
 }
+
+
+@contextmanager
+def _style(**changes: Any) -> Iterator[None]:
+    # A backend that is loaded inside rc_context loses its interactive mode on leaving it, and a notebook then
+    # shows the first figure only; so it is loaded before.
+    plt.switch_backend(matplotlib.get_backend())
+    with plt.rc_context(STYLE | changes):
+        yield
 
 
 def curves(
@@ -60,7 +71,7 @@ def curves(
     """
     lines = list(order) if order is not None else sorted(frame[hue].unique())
     panels = sorted(frame[column].unique()) if column else [None]
-    with plt.rc_context(STYLE):
+    with _style():
         figure, axes = plt.subplots(
             1, len(panels), figsize=(WIDTH, 3.4), sharey=True, squeeze=False, layout="constrained"
         )
@@ -99,7 +110,7 @@ def bars(
         order: the values of ``hue`` to draw, in this order.
     """
     lines = list(order) if order is not None else sorted(frame[hue].unique())
-    with plt.rc_context(STYLE):
+    with _style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.4), layout="constrained")
         sns.barplot(
             data=frame, x=x, y="value", hue=hue, hue_order=lines, errorbar="sd", palette=PALETTE, ax=axis,
@@ -123,7 +134,7 @@ def heat_map(table: pd.DataFrame, *, label: str, title: str, number_format: str 
         title: what the figure says.
         number_format: format of the numbers.
     """
-    with plt.rc_context(STYLE | {"axes.grid": False}):
+    with _style(**{"axes.grid": False}):
         figure, axis = plt.subplots(figsize=(WIDTH, 0.32 * len(table) + 1.4), layout="constrained")
         sns.heatmap(table, annot=True, fmt=number_format, cmap="Blues", ax=axis, cbar_kws={"label": label})
         axis.tick_params(axis="y", rotation=0)

@@ -13,6 +13,10 @@ import fedlib
 PACKAGE = Path(fedlib.__file__).resolve().parent
 _DATA_SUFFIXES = (".yaml", ".csv")
 
+REGISTRIES = ("fedlib.data.catalogue", "fedlib.experiments.settings")
+"""Modules that only choose and check what runs: the choice is in a run's configuration, the data in its
+checksums. A new line there recomputes nothing."""
+
 
 def imported_modules(source: str, module: str = "") -> set[str]:
     """Return the dotted fedlib modules that ``source`` imports, at any depth of nesting.
@@ -63,6 +67,13 @@ def module_hashes(modules: Iterable[str], *, package_data: bool = True) -> dict[
                 label = data.relative_to(PACKAGE.parent).as_posix()
                 hashes[label] = _digest(data, data.stat().st_mtime_ns)
     return dict(sorted(hashes.items()))
+
+
+def run_hashes(modules: Iterable[str]) -> dict[str, str]:
+    """Return ``module_hashes`` of what decides a run's numbers: no package data (the configuration holds what
+    was read from it) and no ``REGISTRIES``."""
+    hashes = module_hashes(modules, package_data=False)
+    return {name: digest for name, digest in hashes.items() if name not in REGISTRIES}
 
 
 def _source_file(name: str) -> Path | None:

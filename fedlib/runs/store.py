@@ -18,18 +18,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pandas as pd
-import torch
 from filelock import FileLock, Timeout
 
 import fedlib
 from fedlib import files, paths
 from fedlib.errors import InputError
 from fedlib.runs import code
+
+if TYPE_CHECKING:  # looking at stored runs needs neither
+    from pandas import DataFrame
+    from torch import Tensor
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ _KEY_LENGTH = 20  # hex digits: 80 bits
 
 def versions() -> dict[str, str]:
     """Return the versions of the libraries whose arithmetic decides a result."""
-    return {"torch": str(torch.__version__), "numpy": np.__version__}
+    return {name: metadata.version(name) for name in ("torch", "numpy")}
 
 
 def environment() -> dict[str, str]:
@@ -78,7 +80,7 @@ class RunSpec:
         parts = {
             "config": dict(self.config),
             "data": dict(self.data),
-            "code": code.module_hashes(self.modules, package_data=False),
+            "code": code.run_hashes(self.modules),
             "versions": versions(),
         }
         return json.loads(json.dumps(parts, sort_keys=True, allow_nan=False))
@@ -113,12 +115,14 @@ class Run:
     reused: bool = True
 
     @cached_property
-    def metrics(self) -> pd.DataFrame:
+    def metrics(self) -> DataFrame:
         """The run's tidy table: condition columns, ``metric`` and ``value``, one measured number a row."""
+        import pandas as pd
+
         return pd.read_csv(self.path / "metrics.csv", float_precision="round_trip")
 
     @cached_property
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
         """The run's named tensors (empty if it stored none)."""
         path = self.path / "tensors.safetensors"
         return files.read_tensors(path) if path.exists() else {}
@@ -133,7 +137,7 @@ class Workspace:
 
     folder: Path
 
-    def finish(self, metrics: pd.DataFrame, tensors: Mapping[str, torch.Tensor] | None = None) -> None:
+    def finish(self, metrics: DataFrame, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Store the results."""
         files.write_atomic(self.folder / "metrics.csv", metrics.to_csv(index=False))
         if tensors:
@@ -321,8 +325,11 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
         before, after = old.get(part, {}), new[part]
         for name in sorted(before.keys() | after.keys()):
             if before.get(name) != after.get(name):
-                detail = (
-                    f" {before.get(name)!r} -> {after.get(name)!r}" if part in ("config", "versions") else ""
-                )
-                changes.append(f"{word} {name}{detail}")
+                detail = f" {_short(before.get(name))} -> {_short(after.get(name))}"
+                changes.append(f"{word} {name}" + (detail if part in ("config", "versions") else ""))
     return changes
+
+
+def _short(value: Any, most: int = 40) -> str:
+    text = repr(value)
+    return text if len(text) <= most else text[: most - 3] + "..."

@@ -47,6 +47,7 @@ def test_a_run_is_computed_once_and_read_back_exactly(tmp_path: Path) -> None:
     assert torch.equal(second.tensors["w"], torch.arange(3.0))
     assert second.config == {"seed": 0, "lr": 0.1}
     assert "torch" in second.environment
+    assert (second.path / "metrics.csv").stat().st_mode & 0o044, "results are readable by others"
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "tensors.safetensors", "config.json", "checksums.json"])
@@ -165,6 +166,8 @@ def test_the_reason_for_a_computation_names_what_changed(tmp_path: Path) -> None
     store.compute(SPEC, _finish)
     assert "nothing to compute" in store.why(SPEC)
     assert store.why(replace(SPEC, config={"seed": 0, "lr": 0.2})) == "changed: setting lr 0.1 -> 0.2"
+    long = store.why(replace(SPEC, config={"seed": 0, "lr": list(range(1000))}))
+    assert len(long) < 120
     assert store.why(replace(SPEC, data={"digits": "xyz"})) == "changed: data digits"
     assert "code of fedlib.files" in store.why(replace(SPEC, modules=("fedlib.seeds", "fedlib.files")))
 
@@ -192,6 +195,8 @@ def test_imports_inside_functions_and_packages_are_followed() -> None:
     assert {"fedlib", "fedlib.errors", "fedlib.experiments", "fedlib.experiments.settings"} <= hashes.keys()
     assert "fedlib/experiments/profiles/mpt.yaml" in hashes
     assert "fedlib.federation.rounds" not in hashes
+    assert "fedlib.experiments.settings" not in run_code.run_hashes(["fedlib.experiments.settings"])
+    assert not any(name.endswith(".yaml") for name in run_code.run_hashes(["fedlib.experiments.settings"]))
     assert run_code.imported_modules("def f():\n    from ..b import c", "fedlib.a.x") == {
         "fedlib.b",
         "fedlib.b.c",
