@@ -373,7 +373,8 @@ def commands() -> str:
     for name, command in _commands_of(typer.main.get_command(app), "fedlib"):
         usage = [p.name.upper() if p.param_type_name == "argument" else p.opts[0] for p in command.params]
         options = "; ".join(
-            f"`{word}` {text(p.help or '')}" for word, p in zip(usage, command.params, strict=True)
+            f"`{word}` {text((p.help or '').rstrip('.'))}"
+            for word, p in zip(usage, command.params, strict=True)
         )
         rows.append([f"`{name}`", text((command.help or "").split("\n\n")[0]), options or "–"])
     return pipe_table(["command", "what it does", "arguments and options"], rows)
