@@ -2,11 +2,12 @@
 
 A declaration is one line of the cell tagged ``parameters``::
 
-    seeds = None  # int | None, >= 1: number of repetitions; None takes the profile's number
+    seeds = None  # int | None, at least 1: number of repetitions; None takes that of the profile
 
 that is ``name = literal  # type[, constraint]: meaning``. Types: ``int``, ``float``, ``bool``, ``str``,
 ``dict``, ``list[int]``, ``list[float]``, ``list[str]``, each optionally ``| None``. Constraints, which bind
-every item of a list: ``one of a | b``, ``>= 1`` (also ``>``, ``<=``, ``<``), ``in (0, 1]``.
+every item of a list: ``one of a | b``, ``at least 1`` (also ``above``, ``at most``, ``below``), ``in (0, 1]``.
+The bounds are words because papermill cannot read a comment that holds an equals sign.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _COMMENT = re.compile(
     r"(?:,\s*(?P<constraint>.+?))?:\s+(?P<meaning>\S.*)"
 )
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    ">=": operator.ge,
-    ">": operator.gt,
-    "<=": operator.le,
-    "<": operator.lt,
+    "at least": operator.ge,
+    "above": operator.gt,
+    "at most": operator.le,
+    "below": operator.lt,
 }
-_BOUND = re.compile(r"(>=|>|<=|<)\s*(\S+)")
+_BOUND = re.compile(r"(at least|above|at most|below)\s+(\S+)")
 _INTERVAL = re.compile(r"in\s*([\[(])\s*([^,\s]+)\s*,\s*([^\])\s]+)\s*([\])])")
 
 
@@ -205,13 +206,13 @@ def _test(constraint: str, kind: type) -> Callable[[Any], Any]:
         holds = lambda value: compare(value, limit)  # noqa: E731
     elif interval := _INTERVAL.fullmatch(constraint):
         low, high = float(interval[2]), float(interval[3])
-        above = _COMPARE[">=" if interval[1] == "[" else ">"]
-        below = _COMPARE["<=" if interval[4] == "]" else "<"]
+        above = _COMPARE["at least" if interval[1] == "[" else "above"]
+        below = _COMPARE["at most" if interval[4] == "]" else "below"]
         holds = lambda value: above(value, low) and below(value, high)  # noqa: E731
     else:
         raise InputError(
             f"constraint of a parameter is {constraint!r}; "
-            "allowed: 'one of a | b', '>= 1', '> 0', '<= 1', '< 1', 'in (0, 1]'"
+            "allowed: 'one of a | b', 'at least 1', 'above 0', 'at most 1', 'below 1', 'in (0, 1]'"
         )
 
     def validate(value: Any) -> Any:

@@ -15,7 +15,7 @@ from fedlib.book.notebook import Notebook, read
 # What report.finish() writes, without the import of the report package.
 FINISH = 'display({"application/vnd.fedlib+json": {"kind": "finished"}, "text/plain": ""}, raw=True)'
 PARAMETERS = """\
-size = 3  # int, >= 1: number of things
+size = 3  # int, at least 1: number of things
 colour = "red"  # str, one of red | green: colour of the things
 """
 

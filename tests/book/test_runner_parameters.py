@@ -13,13 +13,13 @@ from fedlib.errors import InputError
 
 CELL = """\
 profile = "quick"  # str, one of smoke | quick: size of the run
-seeds = None  # int | None, >= 1: repetitions
-lr = 0.1  # float, > 0: step size
+seeds = None  # int | None, at least 1: repetitions
+lr = 0.1  # float, above 0: step size
 
 # a remark between the lines
 share = 1.0  # float, in (0, 1]: share of clients
 names = ["a"]  # list[str], one of a | b: which ones
-alphas = [0.1, 10.0]  # list[float], > 0: concentrations
+alphas = [0.1, 10.0]  # list[float], above 0: concentrations
 plot = True  # bool: whether to draw
 data = "medmnist:bloodmnist"  # str, one of digits | medmnist:bloodmnist: data set
 overrides = {}  # dict: other settings
@@ -57,12 +57,12 @@ def test_text_becomes_the_declared_type(declared, name, text, value):
     ("name", "text", "allowed"),
     [
         ("profile", "smokey", "did you mean 'smoke'"),
-        ("seeds", "0", "int | None, >= 1"),
+        ("seeds", "0", "int | None, at least 1"),
         ("seeds", "2.0", "int"),
         ("seeds", "true", "int"),
         ("seeds", "five", "int"),
-        ("lr", "0", "float, > 0"),
-        ("lr", ".nan", "float, > 0"),
+        ("lr", "0", "float, above 0"),
+        ("lr", ".nan", "float, above 0"),
         ("lr", "null", "float"),
         ("share", "1.5", "in (0, 1]"),
         ("share", "0", "in (0, 1]"),
@@ -99,7 +99,7 @@ def test_a_declared_string_stays_a_string_when_yaml_sees_a_number():
         "x = 1 + 1  # int: a number",
         "x = abs(1)  # int: a number",
         "x = 'a'  # int: a number",
-        "x = 0  # int, >= 1: a number",
+        "x = 0  # int, at least 1: a number",
         "x = 1  # int: a number\nx = 2  # int: a number",
         "x = [\n    1\n]  # list[int]: numbers",
         "import os",
@@ -116,7 +116,7 @@ def test_a_parameters_cell_of_anything_but_commented_literals_is_refused(source)
     ("arguments", "message"),
     [
         (["-p", "sise=4"], "did you mean 'size'"),
-        (["-p", "size=many"], "allowed: int, >= 1"),
+        (["-p", "size=many"], "allowed: int, at least 1"),
         (["-p", "size"], "allowed: name=value"),
         (["-p", "size=1", "-p", "size=2"], "given twice"),
         (["--profile", "quick"], "'profile'; allowed: size, colour"),

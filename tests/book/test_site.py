@@ -105,7 +105,7 @@ def executed_notebook(page: str) -> nbformat.NotebookNode:
         for payload in payloads(page)
     ]
     alt = {"mystnb": {"image": {"alt": "A single grey pixel."}}}
-    parameters = "seeds = 3  # int, >= 1: number of repetitions"
+    parameters = "seeds = 3  # int, at least 1: number of repetitions"
     node = new_notebook(
         cells=[
             new_markdown_cell(
