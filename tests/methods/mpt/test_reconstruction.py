@@ -277,8 +277,7 @@ def test_a_remaining_class_without_samples_leads_to_a_refit_on_the_others(world)
 
 
 def test_several_departures_are_several_records(world, random):
-    """A class that departs later is no support for the first one any more; both stay exact while nothing
-    drifts."""
+    """A class that departs later is no support for the first one any more."""
     second = 4
     first_record = stored(world, replace(FULL, weight="fixed"))
     merged = ClassMoments.merge(world.moments(without=(0, 2), leave_out=(RARE, second)))

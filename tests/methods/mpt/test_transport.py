@@ -1,5 +1,4 @@
 """Each transport pushes the covariance where it should, with the invariances of the table of section 5."""
-5."""
 
 from __future__ import annotations
 
