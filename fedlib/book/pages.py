@@ -24,7 +24,7 @@ from fedlib.book import key
 from fedlib.book.build import executed_pages
 from fedlib.book.key import Manifest
 from fedlib.book.layout import Layout
-from fedlib.data import catalogue
+from fedlib.data import cards
 from fedlib.data.imageset import Card
 from fedlib.experiments.settings import PROFILES, papers
 from fedlib.files import write_atomic
@@ -282,14 +282,10 @@ def _plain(value: Any) -> str:
 
 def data_cards() -> str:
     """Return one section per data set, and one table for a family of sets."""
-    parts = []
-    for name, module_name in catalogue.MODULES.items():
-        module = importlib.import_module(module_name)
-        if hasattr(module, "cards"):
-            parts.append(_family(name, module.cards()))
-        else:
-            parts.append(_card(module.CARD))
-    return "\n\n".join(parts)
+    return "\n\n".join(
+        _card(family[0]) if family[0].name == name else _family(name, family)
+        for name, family in cards().items()
+    )
 
 
 def _card(card: Card) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 
 from fedlib import paths
 from fedlib.data.files import Found
-from fedlib.data.imageset import ImageSet
+from fedlib.data.imageset import Card, ImageSet
 from fedlib.errors import InputError, choose
 
 MODULES = {
@@ -29,6 +29,7 @@ MODULES = {
     "fashion-mnist": "fedlib.data.fashion_mnist",
     "cifar10": "fedlib.data.cifar10",
     "medmnist": "fedlib.data.medmnist",
+    "roadworld": "fedlib.data.roadworld",
 }
 
 
@@ -74,6 +75,25 @@ def find(name: str, *, root: str | Path | None = None, **options: Any) -> Found:
     _check_options(name, module, options)
     found: Found = module.find(*member, root=_root(root), **options)
     return found
+
+
+def cards() -> dict[str, tuple[Card, ...]]:
+    """Return what is known about every data set before it is loaded, by family (``medmnist``) or name."""
+    modules = {family: importlib.import_module(module) for family, module in MODULES.items()}
+    return {
+        family: tuple(module.cards()) if hasattr(module, "cards") else (module.CARD,)
+        for family, module in modules.items()
+    }
+
+
+def card(name: str) -> Card:
+    """Return what is known about one data set before it is loaded.
+
+    Raises:
+        InputError: unknown name.
+    """
+    known = {card.name: card for family in cards().values() for card in family}
+    return known[choose("data set", name, known)]
 
 
 def _resolve(name: str) -> tuple[ModuleType, tuple[str, ...]]:

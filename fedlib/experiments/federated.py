@@ -35,12 +35,17 @@ class Bench:
 
     @classmethod
     def of(cls, settings: Settings) -> Bench:
-        """Load the data set that ``settings`` name.
+        """Load the data set that ``settings`` name, and check all that can be checked without computing.
 
         Raises:
-            InputError: unknown data set, or one that is not found (the message says what to do).
+            InputError: unknown data set or model, data that are not found (the message says what to do), or a
+                GPU or bfloat16 arithmetic that this machine has not.
         """
-        return cls(settings, data.load(settings.dataset))
+        models.module_of(settings.model)
+        Rounds(rounds=settings.rounds, seed=0, device=settings.device)
+        bench = cls(settings, data.load(settings.dataset))
+        bench.task()
+        return bench
 
     @property
     def num_classes(self) -> int:

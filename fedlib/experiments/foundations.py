@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from fedlib import models
 from fedlib.data import Partition
 from fedlib.data import partition as partitions
 from fedlib.experiments.federated import Bench, trajectory_of
@@ -48,7 +49,8 @@ class Variant:
 def averaging(settings: FoundationsSettings) -> Study:
     """Compare FedAvg with training in one place, with more local epochs and with partial participation.
 
-    Data are IID. Condition column: ``variant``; others: seed, round, client (-1: the server), split, metric, value.
+    Data are IID. Condition column: ``variant``; others: seed, round, client (-1: the server), split, metric and
+    value.
     """
     iid = partial(_split_iid, settings.num_clients)
     return _compare(
@@ -172,5 +174,5 @@ def _readout_run(bench: Bench, settings: FoundationsSettings, seed: int, workers
         workspace.finish(pd.DataFrame(rows, columns=["seed", "round", "readout", "metric", "value"]))
 
     checksums = {settings.dataset: bench.images.card.checksum}
-    spec = RunSpec("foundations.readouts", config, checksums, (__name__, f"fedlib.models.{settings.model}"))
+    spec = RunSpec("foundations.readouts", config, checksums, (__name__, models.module_of(settings.model)))
     return Store().compute(spec, compute)

@@ -1,7 +1,20 @@
 """What notebooks show: figures, tables, verdicts and where the numbers come from."""
 
+from fedlib.report import departure, summaries
 from fedlib.report.evidence import finish, judge, provenance
 from fedlib.report.figures import bars, curves, heat_map
-from fedlib.report.tables import mean_sd, show
+from fedlib.report.tables import mean_sd, scale, show
 
-__all__ = ["bars", "curves", "finish", "heat_map", "judge", "mean_sd", "provenance", "show"]
+__all__ = [
+    "bars",
+    "curves",
+    "departure",
+    "finish",
+    "heat_map",
+    "judge",
+    "mean_sd",
+    "provenance",
+    "scale",
+    "show",
+    "summaries",
+]

@@ -7,7 +7,6 @@ No output holds a path, a date or a name of a machine.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Sequence
 from html import escape
@@ -19,8 +18,8 @@ import pandas as pd
 from IPython.display import display
 from pydantic import Field, TypeAdapter, ValidationError
 
-from fedlib.data import Card, catalogue
-from fedlib.errors import InputError, choose
+from fedlib.data import card
+from fedlib.errors import InputError
 from fedlib.experiments import settings as profiles
 from fedlib.experiments.settings import Settings
 from fedlib.report import verdict as verdicts
@@ -192,7 +191,7 @@ def _origin(runs: Sequence[Run], settings: Settings) -> Provenance:
     if not runs:
         raise InputError("no run is given; results without a run have no origin")
     names = dict.fromkeys(_dataset(run) for run in runs)
-    data = tuple(DataUse(name=name, kind=_card(name).kind) for name in names)
+    data = tuple(DataUse(name=name, kind=card(name).kind) for name in names)
     return Provenance(data=data, profile=settings.profile, changed=_changed(settings))
 
 
@@ -200,13 +199,6 @@ def _dataset(run: Run) -> str:
     if "dataset" not in run.config:
         raise InputError(f"run {run.name} names no data set; its configuration needs 'dataset'")
     return str(run.config["dataset"])
-
-
-def _card(name: str) -> Card:
-    family = name.partition(":")[0]
-    module = importlib.import_module(catalogue.MODULES[choose("data set", family, catalogue.MODULES)])
-    cards: Sequence[Card] = module.cards() if hasattr(module, "cards") else [module.CARD]
-    return {card.name: card for card in cards}[choose("data set", name, [card.name for card in cards])]
 
 
 def _changed(settings: Settings) -> tuple[str, ...]:

@@ -69,8 +69,8 @@ def curves(
         events: named vertical lines, for example ``{"departure": 12.5}``.
         ylim: limits of the vertical axis.
     """
-    lines = list(order) if order is not None else sorted(frame[hue].unique())
-    panels = sorted(frame[column].unique()) if column else [None]
+    lines = list(order) if order is not None else _levels(frame[hue])
+    panels = _levels(frame[column]) if column else [None]
     with _style():
         figure, axes = plt.subplots(
             1, len(panels), figsize=(WIDTH, 3.4), sharey=True, squeeze=False, layout="constrained"
@@ -97,7 +97,14 @@ def curves(
 
 
 def bars(
-    frame: pd.DataFrame, *, x: str, hue: str, ylabel: str, title: str, order: Sequence[str] | None = None
+    frame: pd.DataFrame,
+    *,
+    x: str,
+    hue: str,
+    xlabel: str,
+    ylabel: str,
+    title: str,
+    order: Sequence[str] | None = None,
 ) -> Figure:
     """Draw the mean of ``value`` as bars with a standard deviation, grouped by ``x``, hatched by ``hue``.
 
@@ -105,11 +112,12 @@ def bars(
         frame: tidy rows with the columns ``x``, ``hue`` and ``value``.
         x: column of the groups.
         hue: column of the bars in a group.
+        xlabel: what the groups are.
         ylabel: what ``value`` is, with its unit.
         title: what the figure says.
         order: the values of ``hue`` to draw, in this order.
     """
-    lines = list(order) if order is not None else sorted(frame[hue].unique())
+    lines = list(order) if order is not None else _levels(frame[hue])
     with _style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.4), layout="constrained")
         sns.barplot(
@@ -119,7 +127,7 @@ def bars(
         for container, hatch in zip(axis.containers, ("", "//", "..", "xx", "\\\\", "++"), strict=False):
             for bar in container.patches if hasattr(container, "patches") else []:
                 bar.set(hatch=hatch, edgecolor="white")
-        axis.set(xlabel=x.replace("_", " "), ylabel=ylabel)
+        axis.set(xlabel=xlabel, ylabel=ylabel)
         _legend_below(figure, axis)
         figure.suptitle(title, fontsize=12)
     return figure
@@ -142,8 +150,14 @@ def heat_map(table: pd.DataFrame, *, label: str, title: str, number_format: str 
     return figure
 
 
+def _levels(column: pd.Series) -> list[Any]:
+    # Values in order; an ordered category has its own.
+    return list(column.drop_duplicates().sort_values())
+
+
 def _legend_below(figure: Figure, axis: Any) -> None:
     handles, names = axis.get_legend_handles_labels()
     if axis.get_legend():
         axis.get_legend().remove()
-    figure.legend(handles, names, loc="outside lower center", ncols=min(4, len(names)), frameon=False)
+    columns = max(1, min(4, 88 // (8 + max(map(len, names), default=0))))  # as many as fit the width
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)

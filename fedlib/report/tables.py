@@ -7,33 +7,43 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 from pandas.io.formats.style import Styler
 
-from fedlib.errors import InputError
+from fedlib.data import card
+from fedlib.experiments.settings import Settings
 
 
-def mean_sd(frame: pd.DataFrame, *, by: str, columns: str, digits: int = 3) -> pd.DataFrame:
+def mean_sd(
+    frame: pd.DataFrame, *, by: str, columns: str | None = None, digits: int = 3, name: str = "value"
+) -> pd.DataFrame:
     """Return "mean ± sd" of ``value`` over seeds, one row for each ``by``, one column for each ``columns``.
 
     Per seed the values are averaged first (over rounds, classes and whatever else is left), so that the spread
-    is that of a repetition. With one seed there is no spread to print.
+    is that of a repetition. With one seed there is no spread to print; an empty frame gives an empty table.
 
     Args:
-        frame: tidy rows with ``seed``, ``value`` and both named columns.
+        frame: tidy rows with ``seed``, ``value`` and the named columns.
         by: column of the table's rows.
-        columns: column of the table's columns.
+        columns: column of the table's columns; None makes one column.
         digits: decimals.
-
-    Raises:
-        InputError: an empty frame.
+        name: heading of that one column.
     """
-    if frame.empty:
-        raise InputError("no row to make a table of; a condition before it left nothing")
-    per_seed = frame.groupby([by, columns, "seed"], observed=True)["value"].mean()
+    rows = frame.assign(**{"": name}) if columns is None else frame
+    column = columns or ""
+    if rows.empty:
+        return pd.DataFrame(index=pd.Index([], name=by))
+    per_seed = rows.groupby([by, column, "seed"], observed=True)["value"].mean()
     grouped = per_seed.groupby(level=[0, 1], observed=True)
-    cells = {
-        key: f"{values.mean():.{digits}f}" + (f" ± {values.std():.{digits}f}" if len(values) > 1 else "")
-        for key, values in grouped
-    }
-    return pd.Series(cells).rename_axis([by, columns]).unstack(columns).fillna("–")
+    mean, sd = grouped.mean(), grouped.std()
+    cells = [
+        f"{m:.{digits}f}" + ("" if pd.isna(s) else f" ± {s:.{digits}f}")
+        for m, s in zip(mean, sd, strict=True)
+    ]
+    return pd.Series(cells, index=mean.index).unstack(column).fillna("–")
+
+
+def scale(settings: Settings) -> str:
+    """Say at what size a result was computed: data set and its kind, profile, number of seeds."""
+    seeds = f"{settings.seeds} seed" + ("s" if settings.seeds > 1 else "")
+    return f"{settings.dataset} ({card(settings.dataset).kind}), profile {settings.profile}, {seeds}"
 
 
 def show(
@@ -48,11 +58,11 @@ def show(
     Args:
         table: rows by index; the index becomes the first column.
         caption: what to see, with data set, profile and number of seeds.
-        order: index values in the order wanted; None keeps the order.
+        order: index values in the order wanted, those that occur; None keeps the order.
         names: new names for columns, the index's name included.
     """
     if order is not None:
-        table = table.reindex(order)
+        table = table.reindex([value for value in order if value in table.index])
     flat = table.rename_axis(columns=None).reset_index().rename(columns=dict(names or {}))
     text = [column for column in flat if not _looks_like_numbers(flat[column])]
     return (
