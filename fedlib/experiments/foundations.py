@@ -121,6 +121,8 @@ def _split_dirichlet(num_clients: int, alpha: float, labels: np.ndarray, seed: i
 def _compare(settings: FoundationsSettings, variants: Sequence[Variant]) -> Study:
     bench = Bench.of(settings)
     jobs = [(variant, seed) for variant in variants for seed in range(settings.seeds)]
+    for variant, seed in jobs:  # a partition that is not possible is refused before anything is computed
+        variant.split(bench.labels, seed)
     runs = run_all(partial(_variant_run, bench), jobs, settings.device)
     return Study.of(runs, [variant.label for variant, _ in jobs])
 
