@@ -82,16 +82,57 @@ class MPTSettings(Settings):
     """Settings of the MPT experiments.
 
     Attributes:
+        dataset_options: options of the data set, see ``fedlib.data.load``.
+        pixel_noise: standard deviation of noise added to all images, relative to that of their pixels; 0 is none.
         departure_round: last round in which the leaving client takes part.
-        rare_classes: classes that are made rare, one run each.
+        rare_classes: classes that are made rare, one run each; labels or class names.
         remaining_fractions: shares of the rare class's training samples that stay with the other clients.
-        rho: trace-scaled ridge of the Mahalanobis readout, (4.1) of the method page.
+        min_count: a vehicle withholds the statistics of classes of which it has fewer samples; 1 is the paper's.
+        rho: trace-scaled ridge of the covariances, (4.1) of the method page.
+        lambda_rel: ridge of the affine weights relative to the prototypes' spread, (3.5).
+        transport: ot | zca | chol | pca | scalar | none: how the stored residual moves (section 5).
+        complement: soft | hard: the complement that the residual is measured in (section 7).
+        weight: js | js_euclid | count | count_deff | fixed: weight of the measured residual (section 8).
+        ema: smoothing of the js weights over rounds, in [0, 1); 0 is none.
+        lite_scalar: comp_trace | trace | spread | regress | none: the scalar of MPT-lite (section 6).
+        tasks: classification tasks: name and the settings that each changes.
+        backbones: backbones: name and the settings that each changes.
     """
 
+    dataset_options: dict[str, Any]
+    pixel_noise: Annotated[float, Field(ge=0)]
     departure_round: Count
-    rare_classes: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+    rare_classes: Annotated[tuple[Annotated[int, Field(ge=0)] | str, ...], Field(min_length=1)]
     remaining_fractions: Annotated[tuple[Fraction, ...], Field(min_length=1)]
+    min_count: Count
     rho: Positive
+    lambda_rel: Annotated[float, Field(ge=0)]
+    transport: Literal["ot", "zca", "chol", "pca", "scalar", "none"]
+    complement: Literal["soft", "hard"]
+    weight: Literal["js", "js_euclid", "count", "count_deff", "fixed"]
+    ema: Annotated[float, Field(ge=0, lt=1)]
+    lite_scalar: Literal["comp_trace", "trace", "spread", "regress", "none"]
+    tasks: dict[str, dict[str, Any]]
+    backbones: dict[str, dict[str, Any]]
+
+    def for_task(self, name: str) -> MPTSettings:
+        """Return the settings of one of ``tasks``.
+
+        Raises:
+            InputError: unknown task.
+        """
+        return self._changed(self.tasks[choose("task", name, self.tasks)])
+
+    def for_backbone(self, name: str) -> MPTSettings:
+        """Return the settings of one of ``backbones``.
+
+        Raises:
+            InputError: unknown backbone.
+        """
+        return self._changed({"model": name} | self.backbones[choose("backbone", name, self.backbones)])
+
+    def _changed(self, changes: dict[str, Any]) -> MPTSettings:
+        return type(self)(**(self.model_dump() | changes))
 
     @model_validator(mode="before")
     @classmethod
@@ -109,6 +150,16 @@ class MPTSettings(Settings):
             )
         if self.num_clients < 2:
             raise ValueError(f"num_clients is {self.num_clients}; allowed: at least 2, one of them leaves")
+        return self
+
+    @model_validator(mode="after")
+    def _tasks_and_backbones_are_settings(self) -> MPTSettings:
+        plain = self.model_dump() | {"tasks": {}, "backbones": {}}
+        for name, changes in (*self.tasks.items(), *self.backbones.items()):
+            try:
+                type(self)(**(plain | changes))
+            except ValidationError as error:
+                raise ValueError(f"{name}: {_explain(error, type(self))}") from None
         return self
 
 

@@ -1,0 +1,141 @@
+"""The scenario that all MPT experiments share: one vehicle with most samples of a class leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedlib import data, seeds
+from fedlib.data import ImageSet, Partition
+from fedlib.data import partition as partitions
+from fedlib.data.imageset import Split
+from fedlib.errors import InputError, choose
+from fedlib.experiments.federated import Bench, trajectory_of
+from fedlib.experiments.settings import MPTSettings
+from fedlib.federation.rounds import Trajectory
+from fedlib.methods.mpt.baselines.icarl import Distillation
+
+LEAVING = 0  # id of the vehicle that holds most samples of the rare class, see partition.departure
+TRAININGS = ("holdout", "train", "distil", "stay")
+
+
+@dataclass(frozen=True)
+class Departure:
+    """One repetition of the paper's scenario.
+
+    Attributes:
+        seed: of the repetition.
+        rare_class: label of the class that the leaving vehicle dominates.
+        remaining: share of its samples that the other vehicles hold.
+    """
+
+    seed: int
+    rare_class: int
+    remaining: float
+
+
+def bench_of(settings: MPTSettings) -> Bench:
+    """Load the data set of ``settings``, with its options and its noise.
+
+    Raises:
+        InputError: unknown data set or option, or one that is not found.
+    """
+    images = data.load(settings.dataset, **settings.dataset_options)
+    return Bench(settings, add_noise(images, settings.pixel_noise))
+
+
+def add_noise(images: ImageSet, level: float) -> ImageSet:
+    """Return the images with normal noise, clipped to 0..255; the same noise in every run.
+
+    Args:
+        images: any data set.
+        level: standard deviation relative to that of the training pixels; 0 returns the set itself.
+    """
+    if level == 0:
+        return images
+    scale = level * float(images.splits["train"].images.std())
+    splits = {}
+    for key, split in images.splits.items():
+        noise = seeds.rng(0, "pixel-noise", key).normal(0, scale, split.images.shape)
+        noisy = np.clip(np.rint(split.images + noise), 0, 255).astype(np.uint8)
+        splits[key] = Split(noisy, split.labels)
+    return ImageSet(images.name, splits, images.class_names, images.card)
+
+
+def label_of(bench: Bench, rare_class: int | str) -> int:
+    """Return the label of a class given by label or name.
+
+    Raises:
+        InputError: the data set has no such class.
+    """
+    names = bench.images.class_names
+    if isinstance(rare_class, str):
+        return names.index(choose("rare class", rare_class, names))
+    if rare_class >= len(names):
+        raise InputError(f"rare_class is {rare_class}; {bench.images.name} has labels 0 to {len(names) - 1}")
+    return rare_class
+
+
+def departures(bench: Bench, settings: MPTSettings) -> list[Departure]:
+    """Return one departure for each seed, rare class and remaining fraction of ``settings``.
+
+    Raises:
+        InputError: a class or fraction that the data cannot give; all are checked here, before any is computed.
+    """
+    jobs = [
+        Departure(seed, label_of(bench, rare_class), remaining)
+        for seed in range(settings.seeds)
+        for rare_class in settings.rare_classes
+        for remaining in settings.remaining_fractions
+    ]
+    for job in jobs:
+        split_of(bench, settings, job)
+    return jobs
+
+
+def split_of(bench: Bench, settings: MPTSettings, job: Departure) -> Partition:
+    """Return which vehicle holds which training sample."""
+    return partitions.departure(
+        bench.labels, settings.num_clients, job.rare_class, job.remaining, job.seed, settings.alpha
+    )
+
+
+def scenario_config(settings: MPTSettings, job: Departure) -> dict[str, Any]:
+    """Return what decides the backbones of a departure, for the key of a run."""
+    names = {
+        "dataset", "dataset_options", "pixel_noise", "model", "num_clients", "rounds", "local_epochs",
+        "batch_size", "lr", "momentum", "weight_decay", "alpha", "bf16", "device", "departure_round", "rho",
+    }  # fmt: skip
+    config: dict[str, Any] = settings.model_dump(mode="json", include=names)
+    return config | {"seed": job.seed, "rare_class": job.rare_class, "remaining": job.remaining}
+
+
+def trajectory_for(
+    bench: Bench, settings: MPTSettings, job: Departure, training: str, workers: int | None
+) -> Trajectory:
+    """Return the trajectory of a departure, computed or from the store.
+
+    Args:
+        bench: the data.
+        settings: of the experiment.
+        job: which departure.
+        training: ``holdout``: vehicle 0 leaves, and the few samples that remain are not trained on (section
+            IV-C-2); ``train``: it leaves and they are; ``distil``: the same with iCaRL's distillation; ``stay``:
+            nobody leaves. Seeds, partition and order of batches are the same in all of them.
+        workers: processes.
+    """
+    choose("training", training, TRAININGS)
+    leaves, last = training != "stay", settings.departure_round
+    method = bench.method(Distillation, departure=last) if training == "distil" else bench.method()
+    run = bench.train(
+        method,
+        split_of(bench, settings, job),
+        job.seed,
+        leaves={LEAVING: last} if leaves else {},
+        held_out=np.flatnonzero(bench.labels == job.rare_class) if training == "holdout" else None,
+        held_out_after=last,
+        workers=workers,
+    )
+    return trajectory_of(run)

@@ -1,0 +1,514 @@
+"""Every method on one trajectory of backbones: round by round, from the stored models (MPT, sections IV and
+V)."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fedlib.experiments.federated import Bench
+from fedlib.experiments.mpt_scenario import (
+    LEAVING,
+    Departure,
+    bench_of,
+    departures,
+    scenario_config,
+    split_of,
+    trajectory_for,
+)
+from fedlib.experiments.pool import run_all
+from fedlib.experiments.settings import MPTSettings
+from fedlib.experiments.study import Study
+from fedlib.features.embed import embed
+from fedlib.features.moments import ClassMoments
+from fedlib.features.ncm import MahalanobisNCM
+from fedlib.federation.engine import one_thread
+from fedlib.federation.messages import serialized_bytes
+from fedlib.federation.rounds import Trajectory
+from fedlib.methods.mpt.decomposition import decompose
+from fedlib.methods.mpt.reconstruction import MPTOptions
+from fedlib.methods.mpt.trackers import METHODS, Oracle, TrackerOptions, Training, entry
+from fedlib.methods.mpt.tracking import Outcome, Round, State, Tracker, Vehicle, readout
+from fedlib.models import module_of
+from fedlib.runs import Run, RunSpec, Store, Workspace
+
+HEADLINE = ("mpt", "mpt_lite", "fedavg", "ccvr", "icarl", "sdc", "ldc", "ncm", "frozen", "oracle")
+"""The methods of the paper's figure 4 and tables, NCM re-estimation and the references."""
+ABLATION = (
+    "mpt", "mpt_lite", "in_span", "static", "predicted", "measured", "predicted_zca", "predicted_scalar",
+    "mpt_zca", "mpt_chol", "mpt_pca", "mpt_scalar", "ncm", "oracle", "full_space", "difference",
+)  # fmt: skip
+"""MPT part by part, the transports, and our two extensions."""
+SCORES = ("rare_f1", "rare_precision", "rare_recall", "accuracy", "macro_f1")
+
+_CHUNK = 1024  # images normalised at a time: bounds the memory of large data sets
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One departure under some settings, with the condition columns of its rows.
+
+    Attributes:
+        settings: data, backbone, length.
+        departure: seed, class, fraction.
+        training: which trajectory; see ``mpt_scenario.trajectory_for``.
+        methods: what is read on it.
+        label: further condition columns.
+    """
+
+    settings: MPTSettings
+    departure: Departure
+    training: str
+    methods: tuple[str, ...]
+    label: Mapping[str, object] = field(default_factory=dict)
+
+
+def tracking(
+    settings: MPTSettings,
+    methods: Sequence[str] = HEADLINE,
+    *,
+    training: Training | None = None,
+    label: Mapping[str, object] | None = None,
+) -> Study:
+    """Follow the rare class with every method, for each seed, rare class and remaining fraction.
+
+    Each (departure, training) is one stored run; the trajectory under it is stored apart, so that further
+    methods cost no training. Columns: seed, rare_class, remaining, backbone, training (holdout | train | distil
+    | stay), method, readout, round, phase (before | after), metric, value, and those of ``label``.
+
+    Rows with ``readout`` ``shared`` (Mahalanobis, the same for all methods) and ``native`` (the authors' own)
+    hold the scores rare_f1, rare_precision, rare_recall, accuracy and macro_f1; ``headline`` picks the one that
+    tables print. All other rows have readout ``none``: prototype_error (Mahalanobis distance to the oracle's
+    prototype), in_span_error (methods barycentric and direct) and residual_error, each also ``_relative`` to
+    the size of what is estimated, prediction_weight, q (noise-to-drift ratio), condition and dead_features
+    of the covariance, and, for the first round after the
+    departure, uplink_bytes, downlink_bytes (serialised, model included, mean over vehicles) and uplink_floats,
+    uplink_formula, downlink_formula (in floats, model not included).
+
+    Args:
+        settings: of the experiment.
+        methods: names of ``fedlib.methods.mpt.trackers.METHODS``.
+        training: read all methods on this trajectory instead of their own.
+        label: further condition columns, for example the task.
+
+    Raises:
+        InputError: unknown method, or a class, fraction or data set that cannot be had.
+    """
+    return follow(cells_of(settings, methods, training=training, label=label))
+
+
+def cells_of(
+    settings: MPTSettings,
+    methods: Sequence[str],
+    *,
+    training: Training | None = None,
+    label: Mapping[str, object] | None = None,
+) -> list[Cell]:
+    """Return the cells of ``tracking``; several lists together can be given to ``follow``."""
+    groups: dict[str, list[str]] = {}
+    for name in dict.fromkeys(methods):
+        groups.setdefault(training or entry(name).training, []).append(name)
+    bench = bench_of(settings)
+    return [
+        Cell(settings, departure, chosen, tuple(names), dict(label or {}))
+        for departure in departures(bench, settings)
+        for chosen, names in groups.items()
+    ]
+
+
+def follow(cells: Sequence[Cell]) -> Study:
+    """Compute the cells, side by side on all cores, and return their rows in one table."""
+    benches: dict[str, Bench] = {}
+    for cell in cells:
+        benches.setdefault(_data_key(cell.settings), bench_of(cell.settings))
+    device = "cuda" if any(cell.settings.device == "cuda" for cell in cells) else "cpu"
+    return Study.of(run_all(partial(_cell_run, benches), cells, device), [cell.label for cell in cells])
+
+
+def _data_key(settings: MPTSettings) -> str:
+    return repr((settings.dataset, sorted(settings.dataset_options.items()), settings.pixel_noise))
+
+
+def _cell_run(benches: Mapping[str, Bench], cell: Cell, workers: int | None) -> Run:
+    settings = cell.settings
+    bench = Bench(settings, benches[_data_key(settings)].images)
+    options = tracker_options(settings)
+    config = scenario_config(settings, cell.departure) | {
+        "training": cell.training,
+        "methods": list(cell.methods),
+        "min_count": settings.min_count,
+        "mpt": options.mpt.__dict__,
+    }
+
+    def compute(workspace: Workspace) -> None:
+        trajectory = trajectory_for(bench, settings, cell.departure, cell.training, workers)
+        with one_thread():
+            replay = Replay(bench, settings, cell.departure, cell.training, trajectory)
+            rows = list(replay.rows({name: entry(name).make(options) for name in cell.methods}))
+        workspace.finish(pd.DataFrame(rows))
+
+    checksums = {settings.dataset: bench.images.card.checksum}
+    spec = RunSpec("mpt.tracking", config, checksums, (__name__, module_of(settings.model)))
+    return Store().compute(spec, compute)
+
+
+def tracker_options(settings: MPTSettings) -> TrackerOptions:
+    """Return the choices of all methods under some settings."""
+    return TrackerOptions(
+        mpt=MPTOptions(
+            lambda_rel=settings.lambda_rel,
+            rho=settings.rho,
+            transport=settings.transport,
+            complement=settings.complement,
+            weight=settings.weight,
+            ema=settings.ema,
+            lite_scalar=settings.lite_scalar,
+        )
+    )
+
+
+@dataclass
+class Clock:
+    """Seconds by (method, side); side is ``client`` (all vehicles together) or ``server``."""
+
+    seconds: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def add(self, method: str, side: str, start: float) -> None:
+        """Add the time since ``start``."""
+        self.seconds[method, side] = self.seconds.get((method, side), 0.0) + time.perf_counter() - start
+
+
+class Replay:
+    """A trajectory as the vehicles live through it again: they embed their data under each round's model.
+
+    Args:
+        bench: the data.
+        settings: of the experiment.
+        departure: seed, class, fraction.
+        training: how the trajectory was trained; with ``stay`` nobody leaves.
+        trajectory: the stored models.
+    """
+
+    def __init__(
+        self, bench: Bench, settings: MPTSettings, departure: Departure, training: str, trajectory: Trajectory
+    ) -> None:
+        self.bench, self.settings, self.departure, self.trajectory = bench, settings, departure, trajectory
+        self.training, self.leaves = training, training != "stay"
+        self.labels = torch.tensor(bench.labels)
+        self.split = [torch.tensor(indices) for indices in split_of(bench, settings, departure).clients]
+        self.model = bench.build_model(departure.seed).to(settings.device)
+        self.clock = Clock()
+
+    def rows(self, trackers: Mapping[str, Tracker]) -> Iterator[dict[str, Any]]:
+        """Yield the metric rows of all methods, round by round."""
+        rare, last = self.departure.rare_class, self.settings.departure_round
+        test_labels = self.bench.part("test").labels
+        common = {
+            "seed": self.departure.seed, "rare_class": rare, "remaining": self.departure.remaining,
+            "backbone": self.settings.model, "training": self.training,
+        }  # fmt: skip
+        for view in self.views(trackers):
+            server, z_test = view.server, view.test
+            where = common | {"round": server.number, "phase": "after" if server.number > last else "before"}
+            for name, outcome in view.outcomes.items():
+                tracker = trackers[name]
+                for kind, label in _readouts(tracker, outcome):
+                    predicted = readout(kind, outcome, server, z_test).cpu().numpy()
+                    for metric, value in scores(test_labels, predicted, rare, self.bench.num_classes).items():
+                        yield {**where, "method": name, "readout": label, "metric": metric, "value": value}
+            if server.number > last and self.leaves:
+                for name, metric, value in _errors(view, self.settings.lambda_rel):
+                    yield {**where, "method": name, "readout": "none", "metric": metric, "value": value}
+                if server.number == last + 1:
+                    for name, metric, value in self._costs(view, trackers):
+                        yield {**where, "method": name, "readout": "none", "metric": metric, "value": value}
+
+    def views(self, trackers: Mapping[str, Tracker], until: int | None = None) -> Iterator[View]:
+        """Yield what server and vehicles have in each round, up to round ``until``, and every method's
+        outcome."""
+        last = self.settings.departure_round
+        train, test = self.bench.part("train").images, self.bench.part("test").images
+        before: Tensor | None = None
+        at_departure: Tensor | None = None
+        kept: dict[tuple[str, int], State] = {}
+        for number in self.trajectory.rounds[1:]:
+            if until is not None and number > until:
+                return
+            self.model.load_state_dict(self.trajectory.weights(number))
+            start = time.perf_counter()
+            z = self._embed(train)
+            self.clock.add("all", "embed", start)
+            gone = self.leaves and number > last
+            vehicles = self._vehicles(z, before, at_departure, staying=gone)
+            server = self._server(number, vehicles)
+            oracle = z[self.labels == self.departure.rare_class].double().mean(0)
+            outcomes, sent = {}, {}
+            for name, tracker in trackers.items():
+                if isinstance(tracker, Oracle):
+                    tracker.prototype = oracle
+                if gone:
+                    sent[name] = self._sent(tracker, name, server, vehicles, kept)
+                    start = time.perf_counter()
+                    outcomes[name] = tracker.follow(server, sent[name])
+                    self.clock.add(name, "server", start)
+                else:
+                    answers = (
+                        self._sent(tracker, name, server, vehicles, {}) if tracker.answers_before else []
+                    )
+                    outcomes[name] = tracker.before(server, answers)
+            yield View(server, vehicles, oracle, self._embed(test), outcomes, sent)
+            if number == last and self.leaves:
+                at_departure = z
+                self._depart(trackers, server, z, before, kept)
+            before = z
+
+    def _depart(
+        self,
+        trackers: Mapping[str, Tracker],
+        everyone: Round,
+        z: Tensor,
+        before: Tensor | None,
+        kept: dict[tuple[str, int], State],
+    ) -> None:
+        vehicles = self._vehicles(z, before, z, staying=True)
+        staying = self._server(everyone.number, vehicles)
+        for name, tracker in trackers.items():
+            answers = [tracker.uplink(vehicle, tracker.downlink(staying), {}) for vehicle in vehicles]
+            tracker.departure(everyone, staying, answers)
+            for vehicle in vehicles:
+                kept[name, vehicle.id] = tracker.keep(vehicle)
+
+    def _embed(self, images: np.ndarray) -> Tensor:
+        """Return the features (N, d) float32 of images (N, H, W, C), on the CPU."""
+        parts = []
+        for start in range(0, len(images), _CHUNK):
+            chunk = self.bench.normalizer.apply(images[start : start + _CHUNK]).to(self.settings.device)
+            parts.append(embed(self.model, chunk).cpu())
+        return torch.cat(parts)
+
+    def _vehicles(
+        self, z: Tensor, before: Tensor | None, at_departure: Tensor | None, *, staying: bool
+    ) -> list[Vehicle]:
+        """Return the vehicles present; those that stay know the rare class and keep it out of the scatter."""
+        found = []
+        for vehicle, indices in enumerate(self.split):
+            if staying and vehicle == LEAVING:
+                continue
+            y = self.labels[indices]
+            if self.settings.min_count > 1:  # privacy: means of too few samples stay on the vehicle
+                indices = indices[
+                    torch.bincount(y, minlength=self.bench.num_classes)[y] >= self.settings.min_count
+                ]
+                y = self.labels[indices]
+            start = time.perf_counter()
+            moments = ClassMoments(
+                self.bench.num_classes, z.shape[1], leave_out=(self.departure.rare_class,) if staying else ()
+            )
+            moments.update(z[indices], y)
+            self.clock.add("all", "moments", start)
+            old = None if before is None else before[indices]
+            first = None if at_departure is None else at_departure[indices]
+            found.append(Vehicle(vehicle, y, z[indices], moments, old, first))
+        return found
+
+    def _server(self, number: int, vehicles: Sequence[Vehicle]) -> Round:
+        """Return the round as the server reads it from the vehicles' messages."""
+        rare, classes = self.departure.rare_class, self.bench.num_classes
+        parts = []
+        for vehicle in vehicles:
+            leave_out = () if bool(vehicle.moments.pooled[rare]) else (rare,)
+            message = vehicle.moments.to_tensors()
+            parts.append(ClassMoments.from_tensors(message, classes, leave_out=leave_out))
+        head = self.model.head
+        return Round(
+            number, rare, parts, (head.weight.detach().cpu().clone(), head.bias.detach().cpu().clone()),
+            self.settings.rho, self.departure.seed,
+        )  # fmt: skip
+
+    def _sent(
+        self,
+        tracker: Tracker,
+        name: str,
+        server: Round,
+        vehicles: Sequence[Vehicle],
+        kept: Mapping[tuple[str, int], State],
+    ) -> list[State]:
+        start = time.perf_counter()
+        received = tracker.downlink(server)
+        self.clock.add(name, "server", start)
+        start = time.perf_counter()
+        sent = [tracker.uplink(vehicle, received, kept.get((name, vehicle.id), {})) for vehicle in vehicles]
+        self.clock.add(name, "client", start)
+        return sent
+
+    def _costs(self, view: View, trackers: Mapping[str, Tracker]) -> Iterator[tuple[str, str, float]]:
+        weights = {name: tensor.cpu() for name, tensor in self.model.state_dict().items()}
+        model = serialized_bytes(weights)
+        dim, classes = view.server.moments.dim, self.bench.num_classes
+        for name, tracker in trackers.items():
+            if isinstance(tracker, Oracle):
+                continue
+            messages = [
+                tracker.message(vehicle, own)
+                for vehicle, own in zip(view.vehicles, view.sent[name], strict=True)
+            ]
+            up = [model + serialized_bytes(message) for message in messages]
+            floats = [sum(tensor.numel() for tensor in message.values()) for message in messages]
+            formula = [
+                tracker.floats_up(
+                    int((vehicle.moments.count > 0).sum()),
+                    dim,
+                    int(vehicle.moments.count[vehicle.moments.pooled].sum()),
+                )
+                for vehicle in view.vehicles
+            ]
+            down = readout_message(tracker, view.server) | {
+                f"own/{key}": tensor for key, tensor in tracker.downlink(view.server).items()
+            }
+            yield name, "uplink_bytes", float(np.mean(up))
+            yield name, "uplink_floats", float(np.mean(floats))
+            yield name, "uplink_formula", float(np.mean(formula))
+            yield name, "downlink_bytes", float(model + serialized_bytes(down))
+            yield name, "downlink_formula", float(tracker.floats_down(classes, dim))
+
+
+@dataclass(frozen=True)
+class View:
+    """One round of a replay.
+
+    Attributes:
+        server: what the server knows.
+        vehicles: the vehicles present.
+        oracle: mean feature of all rare training samples, (d,).
+        test: features of the test set, (N, d) float32.
+        outcomes: of each method.
+        sent: each method's own messages, in the order of the vehicles; empty before the departure.
+    """
+
+    server: Round
+    vehicles: Sequence[Vehicle]
+    oracle: Tensor
+    test: Tensor
+    outcomes: Mapping[str, Outcome]
+    sent: Mapping[str, list[State]]
+
+
+def readout_message(tracker: Tracker, server: Round) -> State:
+    """Return what the server sends so that vehicles can predict: a linear head, prototypes, or nothing."""
+    shape = (len(server.means), server.moments.dim)
+    if tracker.native == "head":
+        return (
+            {} if not tracker.sends_means else {"weight": torch.zeros(shape), "bias": torch.zeros(shape[0])}
+        )
+    if tracker.native == "mahalanobis":
+        return {"weight": torch.zeros(shape), "bias": torch.zeros(shape[0])}
+    return {"prototypes": torch.zeros(shape)}
+
+
+def scores(labels: np.ndarray, predicted: np.ndarray, rare: int, num_classes: int) -> dict[str, float]:
+    """Return F1, precision and recall of the rare class, accuracy and macro-F1; 0 where undefined.
+
+    Args:
+        labels: (N,) int64.
+        predicted: (N,) int64.
+        rare: the class.
+        num_classes: C.
+    """
+    hit = np.bincount(labels[labels == predicted], minlength=num_classes).astype(float)
+    true = np.bincount(labels, minlength=num_classes)
+    said = np.bincount(predicted, minlength=num_classes)
+    f1 = 2 * hit / np.maximum(true + said, 1)
+    return {
+        "rare_f1": float(f1[rare]),
+        "rare_precision": float(hit[rare] / max(1, said[rare])),
+        "rare_recall": float(hit[rare] / max(1, true[rare])),
+        "accuracy": float(hit.sum() / len(labels)),
+        "macro_f1": float(f1[(true + said) > 0].mean()),
+    }
+
+
+def _readouts(tracker: Tracker, outcome: Outcome) -> list[tuple[Any, str]]:
+    """Return the readouts of an outcome: kind, and the name in the table."""
+    if outcome.head is not None:
+        return [("head", "native")]
+    return [("mahalanobis", "shared"), (tracker.native, "native")]
+
+
+def _errors(view: View, lambda_rel: float) -> Iterator[tuple[str, str, float]]:
+    """Yield (method, metric, value) of the distances to the oracle, measured under the same backbone."""
+    server, oracle = view.server, view.oracle
+    metric = MahalanobisNCM(oracle[None], server.regularised)
+    for name, outcome in view.outcomes.items():
+        if outcome.prototype is not None and name != "oracle":
+            yield name, "prototype_error", float(metric.distances(outcome.prototype[None]).sqrt())
+        if "prediction_weight" in outcome.details:
+            yield name, "prediction_weight", outcome.details["prediction_weight"]
+    parts = {name: outcome for name, outcome in view.outcomes.items() if outcome.vectors}
+    if not parts:
+        return
+    # (w*, e*) = (3.3)-(3.4) applied to (P_t, p*_t)
+    basis = server.basis
+    best = decompose(basis, oracle, lambda_rel)
+    in_span = basis @ best.weights
+    size = float((basis - basis.mean(1, keepdim=True)).norm())
+    for name, outcome in parts.items():
+        error = float((outcome.vectors["residual"] - best.residual).norm())
+        label = "combined" if name == "mpt" else name
+        if name != "in_span":
+            yield label, "residual_error", error
+            yield label, "residual_error_relative", error / float(best.residual.norm())
+    whole = parts.get("mpt")
+    if whole is None:
+        return
+    guesses = {"barycentric": whole.vectors["in_span"]}
+    if server.count:
+        guesses["direct"] = basis @ decompose(basis, server.rare_mean, lambda_rel).weights
+    for label, guess in guesses.items():
+        error = float((guess - in_span).norm())
+        yield label, "in_span_error", error
+        yield label, "in_span_error_relative", error / size
+    # q = sqrt(tr Sigma / n) / ||p* - b - e_pred||: noise of the few samples beside what the prediction misses
+    missed = float((oracle - whole.vectors["in_span"] - whole.vectors["predicted"]).norm())
+    if server.count and missed > 0:
+        yield "mpt", "q", math.sqrt(float(server.covariance.trace()) / server.count) / missed
+    values = torch.linalg.eigvalsh(server.regularised)
+    yield "mpt", "condition", float(values[-1] / values[0])
+    yield "mpt", "dead_features", float((server.covariance.diagonal() == 0).sum())
+
+
+# --- tables for figures and verdicts ---------------------------------------------------------------------------
+
+
+def headline(study: Study | pd.DataFrame) -> pd.DataFrame:
+    """Return one readout for each method, as tables print it, on the method's own trajectory.
+
+    The Mahalanobis readout that all prototype methods share, the native one for heads and MPT-lite; rows that
+    are no scores are kept. The columns readout and training are gone.
+    """
+    rows = study.metrics if isinstance(study, Study) else study
+    known = {name: line for name, line in METHODS.items() if name in set(rows["method"])}
+    wanted = rows["method"].map({n: "shared" if line.shared else "native" for n, line in known.items()})
+    own = rows["method"].map({n: line.training for n, line in known.items()})
+    printed = (rows["readout"] == wanted) & (rows["training"] == own)
+    other = (rows["readout"] == "none") & ((rows["training"] == own) | own.isna())
+    return rows[printed | other].drop(columns=["readout", "training"])
+
+
+def averaged(rows: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Return the mean over some condition columns within each seed; these columns are gone.
+
+    >>> rows = pd.DataFrame({"seed": [0, 0], "rare_class": [1, 2], "metric": "rare_f1", "value": [0.4, 0.6]})
+    >>> averaged(rows, "rare_class")["value"].tolist()
+    [0.5]
+    """
+    keys = [name for name in rows.columns if name not in (*columns, "value")]
+    return rows.groupby(keys, as_index=False, dropna=False, sort=False)["value"].mean()
