@@ -30,6 +30,9 @@ MODULES = {
     "cifar10": "fedlib.data.cifar10",
     "medmnist": "fedlib.data.medmnist",
     "roadworld": "fedlib.data.roadworld",
+    "nuimages": "fedlib.data.nuimages",
+    "car1000-coarse": "fedlib.data.car1000_coarse",
+    "car1000-fine": "fedlib.data.car1000_fine",
 }
 
 
