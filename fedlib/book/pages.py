@@ -116,13 +116,14 @@ def coverage_line(items: Sequence[Verdict]) -> str:
 
 def summary(items: Sequence[Verdict]) -> str:
     """Return the table of the front page: how many claims of each paper have which verdict."""
-    rows = []
-    for paper in register.PAPERS:
-        words = Counter(i.word for i in items if i.entry.paper == paper and i.entry.kind == "claim")
-        link = f"{{doc}}`{register.title(paper).method} </{paper}/overview>`"
-        rows.append([link, str(words.total()), *(str(words[word]) for word in register.WORDS)])
-    head = ["paper", "claims", *register.WORDS]
-    return pipe_table(head, rows, numbers=head[1:])
+    counts = [
+        Counter(i.word for i in items if i.entry.paper == paper and i.entry.kind == "claim")
+        for paper in register.PAPERS
+    ]
+    rows = [[word, *(str(count[word]) for count in counts)] for word in register.WORDS]
+    rows.append(["all claims", *(str(count.total()) for count in counts)])
+    papers = [f"{{doc}}`{register.title(paper).method} </{paper}/overview>`" for paper in register.PAPERS]
+    return pipe_table(["verdict", *papers], rows, numbers=papers)
 
 
 def claims(items: Sequence[Verdict], pages: Container[str]) -> str:
@@ -166,10 +167,19 @@ def _is_judged(item: Verdict) -> bool:
 
 
 def _claim_row(item: Verdict, pages: Container[str]) -> list[str]:
-    entry = item.entry
-    ours = text(item.ours) + (f" *{text(str(item.provenance))}*" if item.provenance and item.parts else "")
-    paper = f"{text(entry.paper_value)} *{text(entry.where)}*"
-    return [_statement(entry), paper, ours, text(item.gap), _verdict(item, pages)]
+    entry, ours, gap = item.entry, text(item.ours), text(item.gap)
+    if len(item.parts) > 1:  # the verdict's sentence gives the numbers of each comparison
+        held = sum(part.holds is not False and part.within is not False for part in item.parts)
+        ours, gap = f"{held} of {len(item.parts)} comparisons hold", "–"
+    if item.provenance and item.parts:
+        ours += f" *{text(str(item.provenance))}*"
+    return [
+        _statement(entry),
+        f"{text(entry.paper_value)} *{text(entry.where)}*",
+        ours,
+        gap,
+        _verdict(item, pages),
+    ]
 
 
 def _statement(entry: Entry) -> str:

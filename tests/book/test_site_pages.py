@@ -88,8 +88,8 @@ def test_every_claim_table_and_figure_has_a_row(items: list[Verdict]) -> None:
 
 
 def test_the_front_page_counts_every_claim_once(items: list[Verdict]) -> None:
-    for paper, row in zip(register.PAPERS, rows(pages.summary(items)), strict=True):
-        total, *counts = map(int, row[1:])
+    columns = list(zip(*[map(int, row[1:]) for row in rows(pages.summary(items))], strict=True))
+    for paper, (*counts, total) in zip(register.PAPERS, columns, strict=True):
         assert total == sum(counts) == len(register.select(paper, ["claim"]))
 
 
