@@ -1,12 +1,44 @@
 """Experiments of the MPT part (Jang et al. 2026): the door that notebooks use.
 
-``preliminary`` is section III; ``tracking`` follows the rare class with every method on one trajectory;
-``over_tasks``, ``over_backbones`` and ``over_regimes`` repeat it; ``reserve_or_train`` compares two ways to use
-the samples that remain; ``timing`` and ``server_scaling`` measure seconds. ``headline`` and ``averaged`` make
-the tables that figures and verdicts take.
+``preliminary`` is section III. ``tracking`` follows the rare class with every method on one trajectory of
+backbones;
+``over_tasks``, ``over_backbones``, ``over_regimes`` and ``reserve_or_train`` repeat it under other conditions.
+``headline``, ``averaged``, ``error_and_f1``, ``gain_and_ratio`` and ``demands`` make the tables that figures and
+verdicts take. ``timing``, ``server_scaling`` and ``drift_bench`` need no trajectory of their own.
 """
 
+from fedlib.experiments.mpt_pages import (
+    demands,
+    drift_bench,
+    error_and_f1,
+    gain_and_ratio,
+    over_backbones,
+    over_regimes,
+    over_tasks,
+    reserve_or_train,
+    server_scaling,
+    timing,
+)
 from fedlib.experiments.mpt_preliminary import preliminary
 from fedlib.experiments.mpt_tracking import ABLATION, HEADLINE, averaged, headline, tracking
+from fedlib.methods.mpt.trackers import METHODS
 
-__all__ = ["ABLATION", "HEADLINE", "averaged", "headline", "preliminary", "tracking"]
+__all__ = [
+    "ABLATION",
+    "HEADLINE",
+    "METHODS",
+    "averaged",
+    "demands",
+    "drift_bench",
+    "error_and_f1",
+    "gain_and_ratio",
+    "headline",
+    "over_backbones",
+    "over_regimes",
+    "over_tasks",
+    "preliminary",
+    "reserve_or_train",
+    "server_scaling",
+    "timing",
+    "tracking",
+]

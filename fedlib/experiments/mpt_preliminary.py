@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedlib.experiments.federated import Bench
+from fedlib.experiments.federated import Bench, trajectory_of
 from fedlib.experiments.mpt_scenario import (
     LEAVING,
     Departure,
@@ -18,7 +18,7 @@ from fedlib.experiments.mpt_scenario import (
     departures,
     scenario_config,
     split_of,
-    trajectory_for,
+    training_run,
 )
 from fedlib.experiments.pool import run_all
 from fedlib.experiments.settings import MPTSettings
@@ -75,7 +75,8 @@ def _readouts(
     leaves = condition == "departure"
     rare, last = job.rare_class, settings.departure_round
     split = split_of(bench, settings, job)
-    trajectory = trajectory_for(bench, settings, job, "holdout" if leaves else "stay", workers)
+    run = training_run(bench, settings, job, "holdout" if leaves else "stay", workers)
+    trajectory = trajectory_of(run)
     train, test = bench.part("train"), bench.part("test")
     train_images, test_images = (bench.normalizer.apply(part.images) for part in (train, test))
     labels, rare_samples = torch.tensor(train.labels), torch.tensor(train.labels == rare)

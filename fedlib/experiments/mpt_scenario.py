@@ -12,10 +12,10 @@ from fedlib.data import ImageSet, Partition
 from fedlib.data import partition as partitions
 from fedlib.data.imageset import Split
 from fedlib.errors import InputError, choose
-from fedlib.experiments.federated import Bench, trajectory_of
+from fedlib.experiments.federated import Bench
 from fedlib.experiments.settings import MPTSettings
-from fedlib.federation.rounds import Trajectory
 from fedlib.methods.mpt.baselines.icarl import Distillation
+from fedlib.runs import Run
 
 LEAVING = 0  # id of the vehicle that holds most samples of the rare class, see partition.departure
 TRAININGS = ("holdout", "train", "distil", "stay")
@@ -112,10 +112,10 @@ def scenario_config(settings: MPTSettings, job: Departure) -> dict[str, Any]:
     return config | {"seed": job.seed, "rare_class": job.rare_class, "remaining": job.remaining}
 
 
-def trajectory_for(
+def training_run(
     bench: Bench, settings: MPTSettings, job: Departure, training: str, workers: int | None
-) -> Trajectory:
-    """Return the trajectory of a departure, computed or from the store.
+) -> Run:
+    """Return the training of a departure, computed or from the store; ``trajectory_of`` opens its trajectory.
 
     Args:
         bench: the data.
@@ -129,7 +129,7 @@ def trajectory_for(
     choose("training", training, TRAININGS)
     leaves, last = training != "stay", settings.departure_round
     method = bench.method(Distillation, departure=last) if training == "distil" else bench.method()
-    run = bench.train(
+    return bench.train(
         method,
         split_of(bench, settings, job),
         job.seed,
@@ -138,4 +138,3 @@ def trajectory_for(
         held_out_after=last,
         workers=workers,
     )
-    return trajectory_of(run)

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedlib.experiments.federated import Bench
+from fedlib.experiments.federated import Bench, trajectory_of
 from fedlib.experiments.mpt_scenario import (
     LEAVING,
     Departure,
@@ -23,7 +23,7 @@ from fedlib.experiments.mpt_scenario import (
     departures,
     scenario_config,
     split_of,
-    trajectory_for,
+    training_run,
 )
 from fedlib.experiments.pool import run_all
 from fedlib.experiments.settings import MPTSettings
@@ -60,7 +60,7 @@ class Cell:
     Attributes:
         settings: data, backbone, length.
         departure: seed, class, fraction.
-        training: which trajectory; see ``mpt_scenario.trajectory_for``.
+        training: which trajectory; see ``mpt_scenario.training_run``.
         methods: what is read on it.
         label: further condition columns.
     """
@@ -150,7 +150,8 @@ def _cell_run(benches: Mapping[str, Bench], cell: Cell, workers: int | None) -> 
     }
 
     def compute(workspace: Workspace) -> None:
-        trajectory = trajectory_for(bench, settings, cell.departure, cell.training, workers)
+        training = training_run(bench, settings, cell.departure, cell.training, workers)
+        trajectory = trajectory_of(training)
         with one_thread():
             replay = Replay(bench, settings, cell.departure, cell.training, trajectory)
             rows = list(replay.rows({name: entry(name).make(options) for name in cell.methods}))
@@ -196,17 +197,26 @@ class Replay:
         departure: seed, class, fraction.
         training: how the trajectory was trained; with ``stay`` nobody leaves.
         trajectory: the stored models.
+        timed: measure seconds in ``clock``; each method then reads the messages and merges them by itself, as if
+            it were alone.
     """
 
     def __init__(
-        self, bench: Bench, settings: MPTSettings, departure: Departure, training: str, trajectory: Trajectory
+        self,
+        bench: Bench,
+        settings: MPTSettings,
+        departure: Departure,
+        training: str,
+        trajectory: Trajectory,
+        *,
+        timed: bool = False,
     ) -> None:
         self.bench, self.settings, self.departure, self.trajectory = bench, settings, departure, trajectory
         self.training, self.leaves = training, training != "stay"
         self.labels = torch.tensor(bench.labels)
         self.split = [torch.tensor(indices) for indices in split_of(bench, settings, departure).clients]
         self.model = bench.build_model(departure.seed).to(settings.device)
-        self.clock = Clock()
+        self.timed, self.clock = timed, Clock()
 
     def rows(self, trackers: Mapping[str, Tracker]) -> Iterator[dict[str, Any]]:
         """Yield the metric rows of all methods, round by round."""
@@ -256,14 +266,16 @@ class Replay:
                 if isinstance(tracker, Oracle):
                     tracker.prototype = oracle
                 if gone:
-                    sent[name] = self._sent(tracker, name, server, vehicles, kept)
                     start = time.perf_counter()
-                    outcomes[name] = tracker.follow(server, sent[name])
+                    own = self._server(number, vehicles, tracker.sends_scatter) if self.timed else server
+                    received = tracker.downlink(own)
+                    self.clock.add(name, "server", start)
+                    sent[name] = self._sent(tracker, name, received, vehicles, kept)
+                    start = time.perf_counter()
+                    outcomes[name] = tracker.follow(own, sent[name])
                     self.clock.add(name, "server", start)
                 else:
-                    answers = (
-                        self._sent(tracker, name, server, vehicles, {}) if tracker.answers_before else []
-                    )
+                    answers = self._sent(tracker, name, {}, vehicles, {}) if tracker.answers_before else []
                     outcomes[name] = tracker.before(server, answers)
             yield View(server, vehicles, oracle, self._embed(test), outcomes, sent)
             if number == last and self.leaves:
@@ -315,18 +327,24 @@ class Replay:
             )
             moments.update(z[indices], y)
             self.clock.add("all", "moments", start)
+            if self.timed:
+                start = time.perf_counter()
+                ClassMoments(self.bench.num_classes, z.shape[1], scatter=False).update(z[indices], y)
+                self.clock.add("all", "means", start)
             old = None if before is None else before[indices]
             first = None if at_departure is None else at_departure[indices]
             found.append(Vehicle(vehicle, y, z[indices], moments, old, first))
         return found
 
-    def _server(self, number: int, vehicles: Sequence[Vehicle]) -> Round:
+    def _server(self, number: int, vehicles: Sequence[Vehicle], scatter: bool = True) -> Round:
         """Return the round as the server reads it from the vehicles' messages."""
         rare, classes = self.departure.rare_class, self.bench.num_classes
         parts = []
         for vehicle in vehicles:
             leave_out = () if bool(vehicle.moments.pooled[rare]) else (rare,)
             message = vehicle.moments.to_tensors()
+            if not scatter:
+                del message["scatter"]
             parts.append(ClassMoments.from_tensors(message, classes, leave_out=leave_out))
         head = self.model.head
         return Round(
@@ -338,13 +356,10 @@ class Replay:
         self,
         tracker: Tracker,
         name: str,
-        server: Round,
+        received: State,
         vehicles: Sequence[Vehicle],
         kept: Mapping[tuple[str, int], State],
     ) -> list[State]:
-        start = time.perf_counter()
-        received = tracker.downlink(server)
-        self.clock.add(name, "server", start)
         start = time.perf_counter()
         sent = [tracker.uplink(vehicle, received, kept.get((name, vehicle.id), {})) for vehicle in vehicles]
         self.clock.add(name, "client", start)

@@ -335,6 +335,7 @@ class Head(Tracker):
 
     name: ClassVar[str] = "fedavg"
     native: ClassVar[Native] = "head"
+    embeds: ClassVar[bool] = False
     sends_means: ClassVar[bool] = False
     compensates: ClassVar[str] = "no"
     aggregates: ClassVar[bool] = False
@@ -366,9 +367,8 @@ class Calibration(Tracker):
         """Return the calibrated head."""
         parts = [_gaussians(part, message) for part, message in zip(server.parts, sent, strict=True)]
         merged = ccvr.merge(parts)
-        pooled = server.covariance
         draws = seeds.torch_generator(server.seed, "ccvr", "features", server.number)
-        features, labels = ccvr.virtual_features(merged, pooled, self.options.samples, draws)
+        features, labels = ccvr.virtual_features(merged, self.options.samples, draws)
         weight, bias, steps = ccvr.retrain(
             *server.head, features, labels, self.options, server.seed, server.number
         )

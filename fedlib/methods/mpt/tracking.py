@@ -142,7 +142,8 @@ class Tracker:
     Class attributes:
         name: of the method.
         native: the readout that its authors use.
-        sends_means: whether vehicles send class counts and means.
+        embeds: whether vehicles embed their samples anew in each round.
+        sends_means: whether they send class counts and means.
         sends_scatter: whether they send the pooled scatter too.
         old_model: whether a vehicle has to keep the model of an earlier round.
         compensates: whether it follows drift after the departure: ``yes``, ``no``, or in words.
@@ -152,6 +153,7 @@ class Tracker:
 
     name: ClassVar[str]
     native: ClassVar[Native] = "mahalanobis"
+    embeds: ClassVar[bool] = True
     sends_means: ClassVar[bool] = True
     sends_scatter: ClassVar[bool] = False
     old_model: ClassVar[bool] = False

@@ -122,11 +122,11 @@ def test_ccvr_samples_follow_the_gaussians_and_few_samples_take_the_pooled_covar
     gaussians = ccvr.ClassGaussians(
         torch.tensor([50, 1, 0]), random(2, 3, 3), torch.stack([sigma, torch.zeros(3, 3), sigma])
     )
-    pooled = 4 * torch.eye(3, dtype=torch.float64)
-    z, y = ccvr.virtual_features(gaussians, pooled, 20000, seeds.torch_generator(0, "test"))
+    close(ccvr.pooled_covariance(gaussians), sigma)
+    z, y = ccvr.virtual_features(gaussians, 20000, seeds.torch_generator(0, "test"))
     assert y.unique().tolist() == [0, 1]
     assert_close(torch.cov(z[y == 0].T).double(), sigma, atol=0.05, rtol=0.05)
-    assert_close(torch.cov(z[y == 1].T).double(), pooled, atol=0.15, rtol=0.05)
+    assert_close(torch.cov(z[y == 1].T).double(), sigma, atol=0.05, rtol=0.05)
     assert_close(z[y == 0].mean(0).double(), gaussians.mean[0], atol=0.03, rtol=0.03)
 
 
@@ -134,7 +134,7 @@ def test_ccvr_head_approaches_linear_discriminants(spd):
     """Equal covariances and many samples: the direction between two classes is Sigma^-1 (mu_1 - mu_0)."""
     sigma, means = spd(1, 4), torch.tensor([[0.0, 0, 0, 0], [1.0, -1, 0.5, 0]]).double()
     gaussians = ccvr.ClassGaussians(torch.tensor([9, 9]), means, torch.stack([sigma, sigma]))
-    z, y = ccvr.virtual_features(gaussians, sigma, 4000, seeds.torch_generator(0, "test"))
+    z, y = ccvr.virtual_features(gaussians, 4000, seeds.torch_generator(0, "test"))
     weight, _, steps = ccvr.retrain(torch.zeros(2, 4), torch.zeros(2), z, y, CCVR(epochs=20, lr=0.05), 0, 1)
     assert steps == 20 * 125
     direction = torch.linalg.solve(sigma, means[1] - means[0])

@@ -106,14 +106,26 @@ def merge(parts: Sequence[ClassGaussians]) -> ClassGaussians:
     return ClassGaussians(total, mean, covariance)
 
 
+def pooled_covariance(gaussians: ClassGaussians) -> Tensor:
+    """Return the within-class covariance of all classes together, (d, d).
+
+    Raises:
+        InputError: no class has two samples.
+    """
+    weight = (gaussians.count - 1).clamp(min=0).double()
+    if weight.sum() == 0:
+        raise InputError("no class has two samples; allowed: at least one that does")
+    # Sigma = sum_c (n_c - 1) Sigma_c / sum_c (n_c - 1)
+    return (weight[:, None, None] * gaussians.covariance).sum(dim=0) / weight.sum()
+
+
 def virtual_features(
-    gaussians: ClassGaussians, pooled: Tensor, samples: int, generator: torch.Generator
+    gaussians: ClassGaussians, samples: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Draw features of every class that has samples.
+    """Draw features of every class that has samples; one with a single sample takes the pooled covariance.
 
     Args:
         gaussians: of all vehicles.
-        pooled: (d, d), the covariance of a class with fewer than two samples.
         samples: for each class.
         generator: CPU generator.
 
@@ -122,6 +134,7 @@ def virtual_features(
     """
     drawn, labels = [], []
     d = gaussians.mean.shape[1]
+    pooled = pooled_covariance(gaussians)
     for label in torch.nonzero(gaussians.count).flatten().tolist():
         sigma = gaussians.covariance[label] if gaussians.count[label] > 1 else pooled
         values, vectors = torch.linalg.eigh((sigma + sigma.T) / 2)

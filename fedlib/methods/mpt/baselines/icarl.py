@@ -83,7 +83,7 @@ class Distillation(FedAvg):
             return loss
         if local.round == self.departure + 1:
             for name, tensor in local.broadcast.weights.items():
-                local.memory.setdefault(f"old/{name}", tensor)
+                local.memory.setdefault(f"old/{name}", tensor.clone())
         old = {
             name.removeprefix("old/"): tensor.to(loss.device)
             for name, tensor in local.memory.items()

@@ -1,0 +1,371 @@
+"""Experiments of single MPT pages: tasks, backbones, regimes, the use of what remains, seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from statistics import median
+
+import pandas as pd
+import torch
+from scipy.stats import spearmanr
+
+from fedlib import seeds
+from fedlib.errors import InputError
+from fedlib.experiments.federated import Bench, trajectory_of
+from fedlib.experiments.mpt_scenario import Departure, bench_of, departures, scenario_config, training_run
+from fedlib.experiments.mpt_tracking import (
+    HEADLINE,
+    Cell,
+    Clock,
+    Replay,
+    cells_of,
+    follow,
+    headline,
+    tracker_options,
+)
+from fedlib.experiments.settings import MPTSettings
+from fedlib.experiments.study import Study
+from fedlib.features.ncm import regularise
+from fedlib.federation.engine import one_thread
+from fedlib.federation.rounds import Trajectory
+from fedlib.methods.mpt import capabilities
+from fedlib.methods.mpt.low_rank import low_rank, transport_low_rank
+from fedlib.methods.mpt.trackers import entry
+from fedlib.methods.mpt.transport import KINDS, prepare, transport
+from fedlib.models import module_of
+from fedlib.runs import Run, RunSpec, Store, Workspace
+
+COMPARED = (
+    "fedavg", "ccvr", "icarl", "icarl_distil", "sdc", "sdc_federated", "ldc", "ldc_ridge", "frozen", "ncm",
+    "mpt_lite", "mpt",
+)  # fmt: skip
+"""Rows of the table of capabilities."""
+TIMED_ROUNDS = 10  # rounds after the departure that are timed
+WARM_UP = 2  # the first ones, which are not counted: caches and lazy imports
+REPEATS = 5  # of a timed server step; the median is taken
+
+
+def over_tasks(
+    settings: MPTSettings, methods: Sequence[str] = HEADLINE, tasks: Sequence[str] | None = None
+) -> Study:
+    """Follow the rare class on each classification task; columns as ``tracking`` and ``task``.
+
+    Args:
+        settings: with the tasks in ``settings.tasks``.
+        methods: see ``tracking``.
+        tasks: names of some of them; None takes all.
+
+    Raises:
+        InputError: unknown task.
+    """
+    cells: list[Cell] = []
+    for task in tasks or settings.tasks:
+        cells += cells_of(settings.for_task(task), methods, label={"task": task})
+    return follow(cells)
+
+
+def over_backbones(
+    settings: MPTSettings,
+    methods: Sequence[str] = HEADLINE,
+    backbones: Sequence[str] | None = None,
+    *,
+    task: str | None = None,
+) -> Study:
+    """Follow the rare class with each backbone; columns as ``tracking``, and ``task`` where one is given.
+
+    Args:
+        settings: with the backbones in ``settings.backbones``.
+        methods: see ``tracking``.
+        backbones: names of some of them; None takes all.
+        task: on the data of one of ``settings.tasks``; what the backbone changes comes first.
+
+    Raises:
+        InputError: unknown backbone or task.
+    """
+    base = settings if task is None else settings.for_task(task)
+    label = {} if task is None else {"task": task}
+    cells: list[Cell] = []
+    for backbone in backbones or settings.backbones:
+        cells += cells_of(base.for_backbone(backbone), methods, label=label)
+    return follow(cells)
+
+
+def over_regimes(
+    settings: MPTSettings,
+    noises: Sequence[float],
+    *,
+    step_sizes: Sequence[float] = (),
+    methods: Sequence[str] = ("mpt", "mpt_lite", "ncm", "predicted", "full_space", "oracle"),
+) -> Study:
+    """Sweep what decides whether tracking helps: class separation, samples that remain, movement of the
+    backbone.
+
+    Columns as ``tracking``, ``noise`` (pixel noise: more of it, less separation) and ``lr`` (a larger step
+    moves the backbone further after the departure); the remaining fraction is swept by the settings.
+
+    Args:
+        settings: of the experiment.
+        noises: values of ``pixel_noise``.
+        step_sizes: values of ``lr``; empty takes the settings'.
+        methods: see ``tracking``.
+    """
+    cells: list[Cell] = []
+    for noise in noises:
+        for lr in step_sizes or (settings.lr,):
+            changed = type(settings)(
+                **(settings.model_dump() | {"pixel_noise": float(noise), "lr": float(lr)})
+            )
+            cells += cells_of(changed, methods, label={"noise": float(noise), "lr": float(lr)})
+    return follow(cells)
+
+
+def gain_and_ratio(study: Study) -> pd.DataFrame:
+    """Return, for each cell of ``over_regimes``, the gain of MPT over re-estimation and the ratio q.
+
+    Means over the rounds after the departure. Columns: seed, rare_class, remaining, noise, lr, q, gain (rare F1
+    of MPT minus that of NCM re-estimation, the same readout), gain_full_space (the same for our extension).
+    """
+    rows = headline(study)
+    rows = rows[rows["phase"] == "after"]
+    keys = ["seed", "rare_class", "remaining", "noise", "lr"]
+    f1 = rows[rows["metric"] == "rare_f1"].pivot_table("value", keys, "method")
+    q = rows[rows["metric"] == "q"].groupby(keys)["value"].mean()
+    return (
+        pd.DataFrame({"q": q, "gain": f1["mpt"] - f1["ncm"], "gain_full_space": f1["full_space"] - f1["ncm"]})
+        .dropna(subset=["q"])
+        .reset_index()
+    )
+
+
+def reserve_or_train(settings: MPTSettings) -> tuple[Study, pd.DataFrame]:
+    """Compare MPT whose remaining rare samples are held out of training with MPT whose vehicles train on them.
+
+    Returns:
+        The study, and its scores with the column ``holdout`` (bool) instead of training and readout.
+    """
+    cells = cells_of(settings, ["mpt"], training="holdout") + cells_of(settings, ["mpt"], training="train")
+    study = follow(cells)
+    rows = study.metrics[study.metrics["readout"] == "shared"]
+    frame = rows.assign(holdout=rows["training"] == "holdout").drop(columns=["training", "readout"])
+    return study, frame.reset_index(drop=True)
+
+
+def error_and_f1(study: Study) -> pd.DataFrame:
+    """Return the rank correlation of prototype error and rare F1 within each seed, as a tidy frame.
+
+    Over methods, rare classes, fractions and rounds after the departure; Spearman's rho. Columns: seed, metric
+    (``rank_correlation``), value.
+    """
+    rows = headline(study)
+    rows = rows[rows["phase"] == "after"]
+    keys = [name for name in rows.columns if name not in ("metric", "value")]
+    wide = rows[rows["metric"].isin(["prototype_error", "rare_f1"])]
+    wide = wide.pivot_table("value", keys, "metric").dropna().reset_index()
+    found = [
+        (seed, "rank_correlation", float(spearmanr(part["prototype_error"], part["rare_f1"]).statistic))
+        for seed, part in wide.groupby("seed")
+    ]
+    return pd.DataFrame(found, columns=["seed", "metric", "value"])
+
+
+def demands(settings: MPTSettings, methods: Sequence[str] = COMPARED) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the table of capabilities, and the rows that the claim on privacy and training is judged by.
+
+    Args:
+        settings: of the experiment.
+        methods: rows of the table.
+
+    Returns:
+        The table: method, drift, heterogeneous, no_samples, no_training, sends, keeps. The rows, of MPT alone:
+        seed, method, metric (``per_sample_tensors_sent``, ``extra_training_steps``), value.
+    """
+    found = capabilities.table(methods, tracker_options(settings))
+    table = pd.DataFrame(
+        {
+            "method": entry(row.method).label,
+            "drift": row.follows_drift,
+            "heterogeneous": row.aggregates,
+            "no_samples": row.per_sample_free,
+            "no_training": row.training_free,
+            "sends": ", ".join(row.sends_samples),
+            "keeps": ", ".join((*row.stores_samples, *(["earlier model"] if row.keeps_model else []))),
+        }
+        for row in found
+    )
+    rows = [
+        {"seed": 0, "method": row.method, "metric": metric, "value": float(value)}
+        for row in found
+        if row.method == "mpt"
+        for metric, value in (
+            ("per_sample_tensors_sent", len(row.sends_samples) + len(row.stores_samples)),
+            ("extra_training_steps", row.server_steps),
+        )
+    ]
+    return table, pd.DataFrame(rows)
+
+
+# --- seconds --------------------------------------------------------------------------------------------------
+
+
+def timing(settings: MPTSettings, methods: Sequence[str] = HEADLINE) -> Study:
+    """Measure the extra work of a round: one run a seed, for the first rare class and remaining fraction.
+
+    What is measured depends on the machine, so repetitions differ; a stored run keeps what it found. Columns:
+    seed, method, backbone, metric, value. Mean seconds of a round after the departure: ``client_seconds`` (all
+    vehicles, one after the other: embedding, under the earlier model too where the method keeps one, class
+    statistics, and the method's own work), ``server_seconds``, ``extra_seconds`` (both), and ``round_seconds``,
+    the round of the federation itself, evaluation included, the same for all methods.
+    """
+    bench = bench_of(settings)
+    found = departures(bench, settings)
+    chosen = [d for d in found if (d.rare_class, d.remaining) == (found[0].rare_class, found[0].remaining)]
+    names = [name for name in methods if name not in ("oracle", "no_departure")]
+    return Study.of([_timing_run(bench, settings, departure, names) for departure in chosen])
+
+
+def _timing_run(bench: Bench, settings: MPTSettings, departure: Departure, names: Sequence[str]) -> Run:
+    config = scenario_config(settings, departure) | {"methods": list(names), "rounds_timed": TIMED_ROUNDS}
+    config |= {"mpt": tracker_options(settings).mpt.__dict__}
+
+    def compute(workspace: Workspace) -> None:
+        training = training_run(bench, settings, departure, "holdout", 1)
+        with one_thread():
+            rows = list(_timed(bench, settings, departure, names, trajectory_of(training)))
+        rows += [(name, "round_seconds", training.seconds / settings.rounds) for name in names]
+        frame = pd.DataFrame(rows, columns=["method", "metric", "value"])
+        workspace.finish(frame.assign(seed=departure.seed, backbone=settings.model))
+
+    checksums = {settings.dataset: bench.images.card.checksum}
+    spec = RunSpec("mpt.timing", config, checksums, (__name__, module_of(settings.model)))
+    return Store().compute(spec, compute)
+
+
+def _timed(
+    bench: Bench,
+    settings: MPTSettings,
+    departure: Departure,
+    names: Sequence[str],
+    trajectory: Trajectory,
+) -> Iterator[tuple[str, str, float]]:
+    """Yield (method, metric, seconds of a round)."""
+    options = tracker_options(settings)
+    trackers = {name: entry(name).make(options) for name in names}
+    replay = Replay(bench, settings, departure, "holdout", trajectory, timed=True)
+    start = min(settings.departure_round + WARM_UP, settings.rounds - 1)
+    rounds = 0
+    for view in replay.views(trackers, until=start + TIMED_ROUNDS):
+        rounds += view.server.number > start
+        if view.server.number == start:
+            replay.clock = Clock()
+    spent = {key: seconds / rounds for key, seconds in replay.clock.seconds.items()}
+    for name, tracker in trackers.items():
+        client = spent.get((name, "client"), 0.0)
+        if tracker.embeds:
+            client += spent["all", "embed"] * (2 if tracker.old_model else 1)
+        if tracker.sends_means:
+            client += spent["all", "moments" if tracker.sends_scatter else "means"]
+        server = spent.get((name, "server"), 0.0)
+        yield name, "client_seconds", client
+        yield name, "server_seconds", server
+        yield name, "extra_seconds", client + server
+
+
+def server_scaling(
+    dims: Sequence[int] = (128, 192, 512, 1024, 1280), *, rank: int = 32, seed: int = 0
+) -> pd.DataFrame:
+    """Time what MPT's server does in a round after the departure, for features of length d and ten classes.
+
+    Merging ten vehicles' statistics, the transport and the weight. Columns: d, form (the transports, and
+    ``low rank``: ``ot`` between covariances of ``rank`` directions that the vehicles' factors give directly),
+    seconds (median of five).
+
+    Raises:
+        InputError: a length below 2, or not above ``rank``.
+    """
+    rows = []
+    with one_thread():
+        for d in dims:
+            if d <= max(rank, 2):
+                raise InputError(f"feature length is {d}; allowed: above rank = {rank}")
+            draw = seeds.torch_generator(seed, "scaling", d)
+            s0, st = (_covariance(d, draw) for _ in range(2))
+            e = torch.randn(d, generator=draw, dtype=torch.float64)
+            for kind in ("ot", "zca", "chol", "scalar"):
+                origin = prepare(kind, s0)
+                rows.append((d, kind, _median_seconds(partial(transport, origin, st, e))))
+            a, b = low_rank(s0, rank), low_rank(st, rank)
+            rows.append((d, "low rank", _median_seconds(partial(transport_low_rank, "ot", a, b, e))))
+    return pd.DataFrame(rows, columns=["d", "form", "seconds"])
+
+
+def _covariance(d: int, draw: torch.Generator) -> torch.Tensor:
+    root = torch.randn(d, 2 * d, generator=draw, dtype=torch.float64)
+    decay = torch.exp(-torch.arange(d, dtype=torch.float64) * 8 / d)
+    return regularise((root @ root.T / (2 * d)) * decay.sqrt()[:, None] * decay.sqrt(), 0.01)
+
+
+def _median_seconds(function: Callable[[], object]) -> float:
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return median(times)
+
+
+# --- the drift bench ------------------------------------------------------------------------------------------
+
+
+def drift_bench(
+    kinds: Sequence[str] = KINDS,
+    *,
+    dim: int = 48,
+    strength: float = 0.35,
+    samples: int | None = None,
+    rho: float = 0.01,
+    repeats: int = 8,
+) -> pd.DataFrame:
+    """Compare the transports where the drift is known: z -> A z with A = expm(strength G), no training.
+
+    Sigma_0 has the eigenvalues e^(-i/8) and random directions; G is a random matrix, symmetric, antisymmetric or
+    neither, of spectral size about one. The residual e0 has ``any`` direction, or is drawn ``like features`` from
+    N(0, Sigma_0). Columns: seed, drift (symmetric | antisymmetric | mixed), residual, transport, metric
+    (``relative_error`` ||T e0 - A e0|| / ||A e0||), value.
+
+    Args:
+        kinds: transports.
+        dim: d.
+        strength: size of the drift.
+        samples: features from which each covariance is estimated; None takes the exact ones.
+        rho: trace-scaled ridge.
+        repeats: number of random repetitions.
+    """
+    rows = []
+    eye = torch.eye(dim, dtype=torch.float64)
+    for seed in range(repeats):
+        draw = seeds.torch_generator(seed, "drift-bench")
+        turn, _ = torch.linalg.qr(torch.randn(dim, dim, generator=draw, dtype=torch.float64))
+        sigma = (turn * torch.exp(-torch.arange(dim, dtype=torch.float64) / 8)) @ turn.T
+        raw = torch.randn(dim, dim, generator=draw, dtype=torch.float64) / dim**0.5
+        e = torch.randn(dim, generator=draw, dtype=torch.float64)
+        residuals = {"any": e, "like features": torch.linalg.cholesky((sigma + sigma.T) / 2) @ e}
+        drifts = {"symmetric": (raw + raw.T) / 2, "antisymmetric": (raw - raw.T) / 2, "mixed": raw}
+        for drift, generator in drifts.items():
+            a = torch.matrix_exp(strength * generator)
+            s0, st = sigma, a @ sigma @ a.T
+            if samples is not None:
+                s0, st = (_estimate(s, samples, draw) for s in (s0, st))
+            for kind in kinds:
+                t = transport(prepare(kind, regularise(s0, rho)), regularise(st, rho), eye)  # type: ignore[arg-type]
+                for name, e0 in residuals.items():
+                    error = float((t @ e0 - a @ e0).norm() / (a @ e0).norm())
+                    rows.append((seed, drift, name, kind, "relative_error", error))
+    return pd.DataFrame(rows, columns=["seed", "drift", "residual", "transport", "metric", "value"])
+
+
+def _estimate(sigma: torch.Tensor, samples: int, draw: torch.Generator) -> torch.Tensor:
+    root = torch.linalg.cholesky((sigma + sigma.T) / 2)
+    z = torch.randn(samples, len(sigma), generator=draw, dtype=torch.float64) @ root.T
+    return torch.cov(z.T)
