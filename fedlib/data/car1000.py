@@ -108,7 +108,7 @@ def find(level: str, root: Path, size: int, cap: int | None) -> Found:
     what = (
         f"Get Car-1000 from its authors (https://github.com/toggle1995/Car-1000), put its model folders below "
         f"{root / 'car1000'}, and beside them {HIERARCHY[0]} with the columns {', '.join(COLUMNS)}; "
-        "then run data_scripts/car1000_pictures.py"
+        "then run data_scripts/car1000.py"
     )
     return Found(name, present=False, where=None, what_to_do=what)
 

@@ -174,7 +174,7 @@ def _tables(folder: Path, version: str) -> dict[str, list[dict[str, Any]]]:
             raise InputError(f"{path} is missing; unpack the nuImages metadata again")
         with reading(path):
             tables[table] = getattr(database, table)
-            if not isinstance(tables[table], list):
+            if not all(isinstance(record, dict) for record in tables[table]):
                 raise InputError("is not a list of records")
     return tables
 

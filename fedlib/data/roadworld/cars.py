@@ -242,9 +242,8 @@ def build(
         parts.append(Part("bumper", bumper, trim))
     for side in (-1, 1):
         for x in (front_axle, rear_axle):
-            arch = rod(
-                (x, side * (half - 0.2), radius), (x, side * (half + 0.004), radius), 1.16 * radius, sides=10
-            )
+            low, high = side * (half - 0.2), side * (half + 0.004)
+            arch = rod((x, low, 1.22 * radius), (x, high, 1.22 * radius), 1.16 * radius, sides=10)
             parts.append(Part("arch", arch, (0.012, 0.012, 0.012)))
         y = sorted((side * half * 0.58, side * half * 0.94))
         low = 0.45 * sill + 0.55 * nose

@@ -196,10 +196,10 @@ def _ring(centre: Point, radius: float, pieces: int = 8) -> list[Part]:
     """A thin tyre that one can look through."""
     angle = np.arange(pieces + 1) * (2 * np.pi / pieces)
     points = [
-        (centre[0] + radius * 0.95 * float(np.cos(a)), 0.0, centre[2] + radius * 0.95 * float(np.sin(a)))
+        (centre[0] + radius * 0.92 * float(np.cos(a)), 0.0, centre[2] + radius * 0.92 * float(np.sin(a)))
         for a in angle
     ]
-    return [Part("tyre", rod(p, q, 0.03, sides=4), colours.TYRE) for p, q in pairwise(points)]
+    return [Part("tyre", rod(p, q, 0.028, sides=4), colours.TYRE) for p, q in pairwise(points)]
 
 
 def _rider(
