@@ -29,13 +29,6 @@ def test_every_profile_is_valid(paper: str, profile: str) -> None:
     assert loaded.profile == profile
 
 
-@pytest.mark.parametrize("paper", settings.papers())
-def test_every_value_of_a_profile_says_where_it_comes_from(paper: str) -> None:
-    lines = [line for line in settings.profile_text(paper).splitlines() if line.startswith("  ")]
-    assert lines
-    assert [line for line in lines if "#" not in line] == []
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
