@@ -17,6 +17,7 @@ from fedlib.experiments.mpt_scenario import (
     bench_of,
     departures,
     scenario_config,
+    scores,
     split_of,
     training_run,
 )
@@ -28,7 +29,6 @@ from fedlib.features.moments import ClassMoments
 from fedlib.features.ncm import EuclideanNCM, MahalanobisNCM, prototypes, regularise
 from fedlib.federation.engine import one_thread
 from fedlib.federation.model_state import State
-from fedlib.federation.tasks import classification_scores
 from fedlib.runs import Run, RunSpec, Store, Workspace
 
 
@@ -113,22 +113,17 @@ def _readouts(
             "phase": "after" if after else "before",
         }
 
-        def scores(predicted: Tensor, readout: str, distance: str, common: dict[str, Any] = common) -> Any:
-            found = classification_scores(test.labels, predicted.numpy(), bench.num_classes)
-            values = {
-                "rare_f1": found[f"f1_{rare}"],
-                "rare_recall": found[f"recall_{rare}"],
-                "accuracy": found["accuracy"],
-                "macro_f1": found["macro_f1"],
-            }
-            for metric, value in values.items():
+        def scored(predicted: Tensor, readout: str, distance: str, common: dict[str, Any] = common) -> Any:
+            found = scores(test.labels, predicted.numpy(), rare, bench.num_classes)
+            for metric in ("rare_f1", "rare_recall", "accuracy", "macro_f1"):
+                value = found[metric]
                 yield {**common, "readout": readout, "distance": distance, "metric": metric, "value": value}
 
         with torch.inference_mode():
-            yield from scores(model.head(z_test).argmax(1), "head", "none")
+            yield from scored(model.head(z_test).argmax(1), "head", "none")
         for readout, prototype in choices.items():
-            yield from scores(MahalanobisNCM(prototype, sigma).predict(z_test), readout, "mahalanobis")
-            yield from scores(EuclideanNCM(prototype).predict(z_test), readout, "euclidean")
+            yield from scored(MahalanobisNCM(prototype, sigma).predict(z_test), readout, "mahalanobis")
+            yield from scored(EuclideanNCM(prototype).predict(z_test), readout, "euclidean")
             if gone and readout != "oracle":
                 distance = MahalanobisNCM(oracle[None], sigma).distances(prototype[rare][None]).sqrt()
                 error = {"metric": "prototype_error", "value": float(distance)}

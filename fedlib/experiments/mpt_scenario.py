@@ -138,3 +138,25 @@ def training_run(
         held_out_after=last,
         workers=workers,
     )
+
+
+def scores(labels: np.ndarray, predicted: np.ndarray, rare: int, num_classes: int) -> dict[str, float]:
+    """Return F1, precision and recall of the rare class, accuracy and macro-F1; 0 where undefined.
+
+    Args:
+        labels: (N,) int64.
+        predicted: (N,) int64.
+        rare: the class.
+        num_classes: C.
+    """
+    hit = np.bincount(labels[labels == predicted], minlength=num_classes).astype(float)
+    true = np.bincount(labels, minlength=num_classes)
+    said = np.bincount(predicted, minlength=num_classes)
+    f1 = 2 * hit / np.maximum(true + said, 1)
+    return {
+        "rare_f1": float(f1[rare]),
+        "rare_precision": float(hit[rare] / max(1, said[rare])),
+        "rare_recall": float(hit[rare] / max(1, true[rare])),
+        "accuracy": float(hit.sum() / len(labels)),
+        "macro_f1": float(f1[(true + said) > 0].mean()),
+    }

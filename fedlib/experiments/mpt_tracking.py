@@ -22,6 +22,7 @@ from fedlib.experiments.mpt_scenario import (
     bench_of,
     departures,
     scenario_config,
+    scores,
     split_of,
     training_run,
 )
@@ -427,28 +428,6 @@ def readout_message(tracker: Tracker, server: Round) -> State:
     if tracker.native == "mahalanobis":
         return {"weight": torch.zeros(shape), "bias": torch.zeros(shape[0])}
     return {"prototypes": torch.zeros(shape)}
-
-
-def scores(labels: np.ndarray, predicted: np.ndarray, rare: int, num_classes: int) -> dict[str, float]:
-    """Return F1, precision and recall of the rare class, accuracy and macro-F1; 0 where undefined.
-
-    Args:
-        labels: (N,) int64.
-        predicted: (N,) int64.
-        rare: the class.
-        num_classes: C.
-    """
-    hit = np.bincount(labels[labels == predicted], minlength=num_classes).astype(float)
-    true = np.bincount(labels, minlength=num_classes)
-    said = np.bincount(predicted, minlength=num_classes)
-    f1 = 2 * hit / np.maximum(true + said, 1)
-    return {
-        "rare_f1": float(f1[rare]),
-        "rare_precision": float(hit[rare] / max(1, said[rare])),
-        "rare_recall": float(hit[rare] / max(1, true[rare])),
-        "accuracy": float(hit.sum() / len(labels)),
-        "macro_f1": float(f1[(true + said) > 0].mean()),
-    }
 
 
 def _readouts(tracker: Tracker, outcome: Outcome) -> list[tuple[Any, str]]:

@@ -13,8 +13,14 @@ from fedlib import paths
 from fedlib.errors import InputError
 from fedlib.experiments import mpt, settings
 from fedlib.experiments.federated import trajectory_of
-from fedlib.experiments.mpt_scenario import Departure, add_noise, bench_of, departures, training_run
-from fedlib.experiments.mpt_tracking import scores
+from fedlib.experiments.mpt_scenario import (
+    Departure,
+    add_noise,
+    bench_of,
+    departures,
+    scores,
+    training_run,
+)
 from fedlib.federation.model_state import FlatModel
 from fedlib.federation.tasks import classification_scores
 from fedlib.methods.federated.fedavg import FedAvg
@@ -199,7 +205,7 @@ def judged(claim, frame):
 
 def test_frames_of_the_rounds_can_be_judged():
     rows = mpt.headline(
-        mpt.tracking(config(remaining_fractions=[0.05, 0.2], rare_classes=[1, 8]), mpt.HEADLINE)
+        mpt.tracking(config(rounds=3, remaining_fractions=[0.05, 0.2], rare_classes=[1, 8]), mpt.HEADLINE)
     )
     one = mpt.averaged(rows[np.isclose(rows["remaining"], 0.05)], "rare_class")
     for claim in ("MPT-8", "MPT-9", "MPT-10"):
@@ -222,10 +228,10 @@ def test_frames_of_the_ablation_can_be_judged():
 
 def test_frames_of_tasks_and_backbones_can_be_judged():
     methods = ("mpt", "mpt_lite", "fedavg", "ccvr", "icarl", "sdc", "ldc")
-    tasks = mpt.headline(mpt.over_tasks(config(), methods))
+    short = config(rounds=2, departure_round=1)
+    tasks = mpt.headline(mpt.over_tasks(short, methods))
     judged("MPT-5", mpt.averaged(tasks, "rare_class"))
     judged("MPT-6", mpt.averaged(tasks, "rare_class"))
-    short = config(rounds=2, departure_round=1)
     shapes = mpt.headline(mpt.over_backbones(short, ["mpt", "mpt_lite"], task="fine"))
     assert set(shapes["backbone"]) == {"cnn3", "mobilenet_v3_small"}
     vit = shapes[shapes["backbone"] == "mobilenet_v3_small"].assign(backbone="vit_tiny")
