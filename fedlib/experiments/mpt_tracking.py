@@ -157,6 +157,8 @@ def _cell_run(benches: Mapping[str, Bench], cell: Cell, workers: int | None) -> 
             replay = Replay(bench, settings, cell.departure, cell.training, trajectory)
             rows = list(replay.rows({name: entry(name).make(options) for name in cell.methods}))
         workspace.finish(pd.DataFrame(rows))
+        if not settings.keep_backbones:
+            Store().remove(training.key)
 
     checksums = {settings.dataset: bench.images.card.checksum}
     spec = RunSpec("mpt.tracking", config, checksums, (__name__, module_of(settings.model)))

@@ -95,6 +95,8 @@ class MPTSettings(Settings):
         weight: js | js_euclid | count | count_deff | fixed: weight of the measured residual (section 8).
         ema: smoothing of the js weights over rounds, in [0, 1); 0 is none.
         lite_scalar: comp_trace | trace | spread | regress | none: the scalar of MPT-lite (section 6).
+        keep_backbones: keep the model of every round after all methods were read on it. It saves the training
+            when further methods are wanted; a round of ResNet-18 takes 45 MB.
         tasks: classification tasks: name and the settings that each changes.
         backbones: backbones: name and the settings that each changes.
     """
@@ -112,6 +114,7 @@ class MPTSettings(Settings):
     weight: Literal["js", "js_euclid", "count", "count_deff", "fixed"]
     ema: Annotated[float, Field(ge=0, lt=1)]
     lite_scalar: Literal["comp_trace", "trace", "spread", "regress", "none"]
+    keep_backbones: bool
     tasks: dict[str, dict[str, Any]]
     backbones: dict[str, dict[str, Any]]
 

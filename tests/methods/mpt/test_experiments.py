@@ -269,6 +269,15 @@ def test_noise_is_the_same_every_time_and_none_is_none():
     assert 0.2 * images.train.images.std() < change.std() < 0.7 * images.train.images.std()  # clipped below
 
 
+def test_backbones_are_kept_only_where_wanted():
+    before = trained()
+    study = mpt.tracking(config(keep_backbones=False, rare_classes=[3], rounds=2, departure_round=1), ["ncm"])
+    assert trained() == before
+    again = mpt.tracking(config(keep_backbones=True, rare_classes=[3], rounds=2, departure_round=1), ["ncm"])
+    assert again.runs[0].reused  # the rows do not depend on it
+    assert again.runs[0].key == study.runs[0].key
+
+
 def test_vehicles_can_withhold_statistics_of_few_samples():
     study = mpt.tracking(
         config(min_count=8), ["ncm", "frozen"]
