@@ -161,10 +161,13 @@ def test_windows_spare_work_and_change_nothing() -> None:
     here = World(placed)
     camera = look_at(np.array([0.0, 0, 1.5]), np.array([8.0, 1, 0.8]), 60.0, 120, 60, roll=0.1)
     windows = camera.windows(here)
-    full = here.intersect(camera.position, camera.rotation, camera.rays)
-    spared = here.intersect(camera.position, camera.rotation, camera.rays, windows)
+    whole = np.tile([0, 60, 0, 120], (len(windows), 1))
+    full, spared, found = (
+        here.intersect(camera.position, camera.rotation, camera.rays, part) for part in (whole, windows, None)
+    )
     for name in ("distance", "face", "part", "instance"):
         np.testing.assert_array_equal(getattr(full, name), getattr(spared, name))
+        np.testing.assert_array_equal(getattr(full, name), getattr(found, name))
     areas = (windows[:, 1] - windows[:, 0]) * (windows[:, 3] - windows[:, 2])
     assert areas.mean() < 0.2 * 120 * 60
 

@@ -88,7 +88,7 @@ TASKS = {
             },
             cars.of_type,
             scenes.PHOTOGRAPH,
-            "Pictures of cars of seven body types from all around; stands in for coarse Car-1000.",
+            "Cars of seven body types, seen from the front quarter to the side; stands in for coarse Car-1000.",
         ),
         Task(
             "fine",
@@ -104,7 +104,7 @@ TASKS = {
             },
             cars.sedan,
             scenes.PHOTOGRAPH,
-            "Pictures of sedans that differ in proportions only; stands in for fine Car-1000.",
+            "Sedans that differ in proportions only, seen likewise; stands in for fine Car-1000.",
         ),
     )
 }

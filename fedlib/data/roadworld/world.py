@@ -178,14 +178,14 @@ class World:
                 (H, W). A camera gives (1, W), (H, 1) and (1, 1), which saves most of the arithmetic; a laser
                 scanner gives its beams and azimuths.
             windows: int (P, 4), first row, row behind the last, first column, column behind the last of the rays
-                that can meet each part; None tries every ray with every part.
+                that can meet each part (:meth:`Camera.windows`); None finds the rays near each body.
 
         Returns:
             Hits with arrays of shape (H, W).
         """
         height, width = np.broadcast_shapes(*(axis.shape for axis in rays))
         if windows is None:
-            windows = np.tile([0, height, 0, width], (len(self.starts) - 1, 1))
+            windows = self._windows(position, rotation, rays)[self.part_instance]
         offsets = self.offsets - self.normals @ position
         offsets = np.where(np.abs(offsets) < _TINY, _TINY, offsets)
         planes = ((self.normals @ rotation) / offsets[:, None]).astype(np.float32)
@@ -195,17 +195,21 @@ class World:
         counts = np.add.reduceat(facing, self.starts[:-1])
         nearest = np.zeros((height, width), dtype=np.float32)
         face = np.full((height, width), -1, dtype=np.int32)
-        for part in np.flatnonzero(
-            (counts > 0) & (windows[:, 0] < windows[:, 1]) & (windows[:, 2] < windows[:, 3])
-        ):
+        longest = float(np.sqrt(rays[0] ** 2 + rays[1] ** 2 + rays[2] ** 2).max())
+        gaps = np.maximum(np.linalg.norm(self.spheres[:, :3] - position, axis=1) - self.spheres[:, 3], _TINY)
+        seen = (counts > 0) & (windows[:, 0] < windows[:, 1]) & (windows[:, 2] < windows[:, 3])
+        parts = np.argsort(gaps, kind="stable")  # from near to far, so that much of what is hidden is skipped
+        for part in parts[seen[parts]]:
             first, last, left, right = windows[part]
+            block = nearest[first:last, left:right]
+            if block.min() * gaps[part] > longest:
+                continue  # every ray meets something nearer
             start, front, end = self.starts[part], self.starts[part] + counts[part], self.starts[part + 1]
             x, y, z = (_cut(axis, first, last, left, right) for axis in rays)
             g = planes[start:end]
             inverse = g[:, 0] * x + (g[:, 1] * y + g[:, 2] * z)
             entry = inverse[: front - start].min(axis=0)
             exit_ = inverse[front - start :].max(axis=0)
-            block = nearest[first:last, left:right]
             hit = (entry > block) & (entry >= exit_)
             if hit.any():
                 at = inverse[: front - start, hit].argmin(axis=0)
@@ -215,6 +219,37 @@ class World:
         instance = np.where(face >= 0, self.part_instance[part_of], -1)
         with np.errstate(divide="ignore"):
             return Hits(1 / nearest, face, part_of, instance)
+
+    @cached_property
+    def spheres(self) -> np.ndarray:
+        """Middle x, y, z and radius (P, 4) of a sphere around each part, metres."""
+        starts = self.corner_starts[:-1]
+        low = np.minimum.reduceat(self.corners, starts)
+        high = np.maximum.reduceat(self.corners, starts)
+        return np.column_stack([(low + high) / 2, np.linalg.norm(high - low, axis=1) / 2])
+
+    def _windows(
+        self, position: np.ndarray, rotation: np.ndarray, rays: tuple[np.ndarray, np.ndarray, np.ndarray]
+    ) -> np.ndarray:
+        """Return the rows and columns (instances, 4) of the rays that meet a sphere around each body."""
+        x, y, z = rays
+        squared = x * x + y * y + z * z
+        height, width = squared.shape
+        windows = np.zeros((len(self.placed), 4), dtype=np.int64)
+        for number, item in enumerate(self.placed):
+            box = item.box
+            middle, radius = box.mean(axis=0), item.body.reach[1] + 1e-3
+            a, b, c = ((middle - position) @ rotation).tolist()
+            beyond = a * a + b * b + c * c - radius * radius
+            if beyond <= 0:
+                windows[number] = 0, height, 0, width
+                continue
+            along = x * a + y * b + z * c
+            meets = (along > 0) & (along * along >= beyond * squared)
+            rows, columns = np.flatnonzero(meets.any(axis=1)), np.flatnonzero(meets.any(axis=0))
+            if len(rows):
+                windows[number] = rows[0], rows[-1] + 1, columns[0], columns[-1] + 1
+        return windows
 
     def shaded(self, points: np.ndarray, direction: np.ndarray) -> np.ndarray:
         """Say which points have a body between them and the sun.
