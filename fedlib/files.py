@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from torch import Tensor
 
 _UMASK = os.umask(0)
@@ -65,3 +66,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     return load_file(path)
+
+
+def read_table(path: Path) -> DataFrame:
+    """Read a CSV table with every float exactly as it was written."""
+    import pandas as pd
+
+    # Before 3.1 the default parser may miss the last digit; from 3.1 on it is exact and the option deprecated.
+    exact = tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1)
+    return pd.read_csv(path) if exact else pd.read_csv(path, float_precision="round_trip")

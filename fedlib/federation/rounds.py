@@ -93,11 +93,11 @@ class Trajectory:
 
     def metrics(self) -> pd.DataFrame:
         """Return all metrics: round, client (-1: the server), split, metric, value."""
-        return pd.read_csv(self.folder / "rounds.csv", float_precision="round_trip")
+        return files.read_table(self.folder / "rounds.csv")
 
     def ledger(self) -> pd.DataFrame:
         """Return the bytes of all messages: round, direction (up, down), kind, messages, bytes."""
-        return pd.read_csv(self.folder / "ledger.csv")
+        return files.read_table(self.folder / "ledger.csv")
 
 
 def run_rounds(

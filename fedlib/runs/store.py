@@ -117,9 +117,7 @@ class Run:
     @cached_property
     def metrics(self) -> DataFrame:
         """The run's tidy table: condition columns, ``metric`` and ``value``, one measured number a row."""
-        import pandas as pd
-
-        return pd.read_csv(self.path / "metrics.csv", float_precision="round_trip")
+        return files.read_table(self.path / "metrics.csv")
 
     @cached_property
     def tensors(self) -> dict[str, Tensor]:
