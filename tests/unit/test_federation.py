@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import f1_score, recall_score
 from torch import nn
 
 from fedlib import seeds
@@ -507,6 +508,11 @@ def test_scores_agree_with_a_count_by_hand() -> None:
     assert scores["f1_2"] == scores["f1_3"] == 0
     assert scores["recall_1"] == 1
     assert scores["macro_f1"] == pytest.approx((0.5 + 0.8 + 0) / 3)
+    draw = np.random.default_rng(0)
+    labels, predicted = draw.integers(0, 5, 200), draw.integers(0, 5, 200)
+    found = classification_scores(labels, predicted, 5)
+    assert found["macro_f1"] == pytest.approx(f1_score(labels, predicted, average="macro"))
+    assert found["recall_3"] == pytest.approx(recall_score(labels, predicted, average=None)[3])
 
 
 def test_streams_are_independent_and_repeatable() -> None:
