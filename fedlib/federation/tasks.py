@@ -134,7 +134,7 @@ def classification_scores(labels: np.ndarray, predicted: np.ndarray, num_classes
         predicted: (N,) int64, predicted classes.
         num_classes: K; labels and predictions are in 0..K-1.
     """
-    # sklearn's confusion_matrix gives the same counts in fifty times the time, and this runs in every round.
+    # sklearn's confusion_matrix gives the same counts but takes 0.6 ms, and this runs several times a round.
     pairs = np.bincount(labels * num_classes + predicted, minlength=num_classes**2)
     counts = pairs.reshape(num_classes, num_classes).astype(float)
     hit, true, said = counts.diagonal(), counts.sum(1), counts.sum(0)
