@@ -164,7 +164,7 @@ def _jobs(folder: Path, version: str, cap: int | None) -> list[crops.Job]:
 
 
 def _tables(folder: Path, version: str) -> dict[str, list[dict[str, Any]]]:
-    from nuimages import NuImages  # type: ignore[import-untyped]  # here, for it imports much of the devkit
+    from nuimages import NuImages  # here, for it imports much of the devkit
 
     database = NuImages(version, str(folder), lazy=True, verbose=False)
     tables = {}

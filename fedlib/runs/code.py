@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +13,7 @@ import fedlib
 
 PACKAGE = Path(fedlib.__file__).resolve().parent
 _DATA_SUFFIXES = (".yaml", ".csv")
+_DOTTED = re.compile(r"fedlib(\.\w+)+")
 
 REGISTRIES = ("fedlib.data.catalogue", "fedlib.experiments.settings")
 """Modules that only choose and check what runs: the choice is in a run's configuration, the data in its
@@ -39,7 +41,16 @@ def imported_modules(source: str, module: str = "") -> set[str]:
     return {name for name in found if name.split(".")[0] == "fedlib"}
 
 
-def module_hashes(modules: Iterable[str], *, package_data: bool = True) -> dict[str, str]:
+def named_modules(source: str) -> set[str]:
+    """Return the dotted fedlib names that stand in ``source`` as text: registries name modules so, to import
+    only the one that is asked for."""
+    constants = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    return {text for text in constants if isinstance(text, str) and _DOTTED.fullmatch(text)}
+
+
+def module_hashes(
+    modules: Iterable[str], *, package_data: bool = True, registered: bool = True
+) -> dict[str, str]:
     """Return the SHA-256 of every fedlib source file that ``modules`` can reach by imports.
 
     Imports inside functions count too.
@@ -47,6 +58,7 @@ def module_hashes(modules: Iterable[str], *, package_data: bool = True) -> dict[
     Args:
         modules: dotted names; names that are not fedlib modules (functions, classes) are ignored.
         package_data: also list the YAML and CSV files of every reached package, as ``fedlib/.../file.yaml``.
+        registered: also follow ``named_modules``.
     """
     todo, seen, hashes = list(modules), set(), {}
     while todo:
@@ -61,7 +73,10 @@ def module_hashes(modules: Iterable[str], *, package_data: bool = True) -> dict[
             continue
         hashes[name] = _digest(path, path.stat().st_mtime_ns)
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        todo.extend(imported_modules(path.read_text(encoding="utf-8"), f"{package}.x"))
+        source = path.read_text(encoding="utf-8")
+        todo.extend(imported_modules(source, f"{package}.x"))
+        if registered:
+            todo.extend(named_modules(source))
         if package_data and path.name == "__init__.py" and path.parent != PACKAGE:
             for data in _package_data(path.parent):
                 label = data.relative_to(PACKAGE.parent).as_posix()
@@ -71,8 +86,8 @@ def module_hashes(modules: Iterable[str], *, package_data: bool = True) -> dict[
 
 def run_hashes(modules: Iterable[str]) -> dict[str, str]:
     """Return ``module_hashes`` of what decides a run's numbers: no package data (the configuration holds what
-    was read from it) and no ``REGISTRIES``."""
-    hashes = module_hashes(modules, package_data=False)
+    was read from it), no ``REGISTRIES`` and nothing that they name (a run names its model's module itself)."""
+    hashes = module_hashes(modules, package_data=False, registered=False)
     return {name: digest for name, digest in hashes.items() if name not in REGISTRIES}
 
 

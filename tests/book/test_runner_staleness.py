@@ -83,6 +83,17 @@ def test_changed_library_module_is_named_and_an_unrelated_one_does_not_matter(la
     assert "fedlib.data" not in real(notebook.modules)
 
 
+def test_notebook_depends_on_the_models_and_data_that_registries_name_and_a_run_does_not(
+    layout, write_notebook
+):
+    notebook = write_notebook(
+        layout, "x/page", "from fedlib import data, models\nfrom fedlib.runs import Store"
+    )
+    registered = {"fedlib.models.cnn3", "fedlib.data.digits"}
+    assert registered <= set(key.inputs(notebook, {}, layout.lock).modules)
+    assert not registered & set(code.run_hashes(notebook.modules))
+
+
 @pytest.mark.usefixtures("executed")
 def test_changed_lock_is_named(layout, notebook):
     layout.lock.write_text("numpy==2.0.0\n")
