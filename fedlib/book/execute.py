@@ -28,7 +28,8 @@ from fedlib import paths
 from fedlib.book import child, clean, key, processes
 from fedlib.book.key import Inputs, Manifest
 from fedlib.book.layout import Layout
-from fedlib.book.notebook import Notebook
+from fedlib.book.notebook import Notebook, read
+from fedlib.errors import InputError
 from fedlib.files import write_atomic
 
 HOUR = 3600.0
@@ -92,15 +93,15 @@ class Failure:
     copy: Path | None
 
     def __str__(self) -> str:
-        place = f"cell {self.cell}" if self.cell else "before its first cell"
+        place = f"in cell {self.cell}" if self.cell else "before its first cell"
         return f"{place}: {self.error}" + (f" (unfinished copy: {self.copy})" if self.copy else "")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of one job: a failure, or None for success."""
+    """The end of one page: a failure, or None for success."""
 
-    job: Job
+    page: str
     seconds: float
     failure: Failure | None
 
@@ -113,6 +114,24 @@ class Listener(Protocol):
 
     def finished(self, outcome: Outcome) -> None:
         """A notebook is in place, or failed."""
+
+
+def readable(sources: Mapping[str, Path]) -> tuple[list[Notebook], list[Outcome]]:
+    """Read source notebooks; return those that can run, and a failed outcome for each of the others.
+
+    Args:
+        sources: paths by page name.
+    """
+    sound, broken = [], []
+    for page, path in sources.items():
+        try:
+            found = read(page, path)
+            found.check({})
+        except InputError as error:
+            broken.append(Outcome(page, 0.0, Failure(None, str(error), None)))
+        else:
+            sound.append(found)
+    return sound, broken
 
 
 def plan(
@@ -160,9 +179,14 @@ def run(
         listener: told of every start and end.
         at_once: how many notebooks run at the same time; the number of usable cores by default.
         time_limit: seconds for one notebook; by default the limit of its profile.
+
+    Raises:
+        InputError: before any starts, if a result could not be written or ``FEDLIB_WORKERS`` is not allowed.
     """
     # The longest first, by the time that the earlier copy took, so that no long one is left alone at the end.
     queue = sorted((job for job in jobs if job.reason), key=_expected_seconds, reverse=True)
+    if queue:
+        _check_surroundings(queue)
     slots = min(at_once or usable_cores(), len(queue))
     running: list[_Running] = []
     outcomes = []
@@ -197,6 +221,24 @@ def remove_orphans(layout: Layout) -> list[str]:
     for page in orphans:
         layout.executed_copy(page).unlink()
     return orphans
+
+
+def _check_surroundings(jobs: Iterable[Job]) -> None:
+    """Refuse now what would otherwise show after hours of work."""
+    from fedlib.federation.engine import worker_count  # here, for it loads torch
+
+    worker_count(None, most=1)
+    targets = [job.target for job in jobs]
+    for target in targets:
+        if target.is_dir():
+            raise InputError(f"the executed copy would be {target}, which is a folder; give a file")
+    for folder in sorted({paths.state_root(), *(target.parent for target in targets)}):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise InputError(f"nothing can be written to {folder}: {error.strerror}") from None
 
 
 def _expected_seconds(item: Job) -> float:
@@ -253,7 +295,7 @@ class _Running:
             failure = self._time_failure() if timed_out else self._failure() or self._move_into_place()
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
-        return Outcome(self.job, seconds, failure)
+        return Outcome(self.job.page, seconds, failure)
 
     def abandon(self) -> None:
         """End the run without a result."""

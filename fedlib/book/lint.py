@@ -16,9 +16,9 @@ def problems(notebook: Notebook) -> list[str]:
     """Return every broken rule as one line; an empty list means a sound notebook."""
     found = [*_stored_results(notebook)]
     try:
-        trees = [ast.parse(cell.source) for cell in notebook.code_cells]
-    except SyntaxError as error:
-        return [*found, f"a code cell is not plain Python: {error.msg} in {(error.text or '').strip()!r}"]
+        trees = notebook.trees
+    except InputError as error:
+        return [*found, str(error)]
     if not trees:
         return [*found, "it has no code cell"]
     found += _parameters(notebook)

@@ -46,6 +46,25 @@ class Notebook:
         """The cells tagged ``parameters``; a sound notebook has exactly one."""
         return [cell for cell in self.node.cells if PARAMETERS_TAG in cell.metadata.get("tags", [])]
 
+    @property
+    def trees(self) -> list[ast.Module]:
+        """The syntax trees of the code cells.
+
+        Raises:
+            InputError: if a cell is not plain Python; it names the cell.
+        """
+        found = []
+        for number, cell in enumerate(self.node.cells, 1):
+            if cell.cell_type == "code":
+                try:
+                    found.append(ast.parse(cell.source))
+                except SyntaxError as error:
+                    line = (error.text or "").strip()
+                    raise InputError(
+                        f"{self.page}, cell {number} is not plain Python: {error.msg} in {line!r}"
+                    ) from None
+        return found
+
     @cached_property
     def parameters(self) -> dict[str, Parameter]:
         """The declared parameters by name.
@@ -67,8 +86,8 @@ class Notebook:
         """Declared parameters that no later cell reads; setting one would silently change nothing."""
         read = {
             node.id
-            for cell in self.code_cells[1:]
-            for node in ast.walk(ast.parse(cell.source))
+            for tree in self.trees[1:]
+            for node in ast.walk(tree)
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         }
         return [name for name in self.parameters if name not in read]
@@ -76,7 +95,7 @@ class Notebook:
     @property
     def modules(self) -> set[str]:
         """The dotted fedlib names that the notebook imports."""
-        return set().union(*(code.imported_modules(cell.source) for cell in self.code_cells))
+        return set().union(*(code.imported_modules(tree) for tree in self.trees))
 
     def check(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return ``given`` with every value checked against its declaration.
@@ -99,6 +118,7 @@ class Notebook:
             if settings.model_for(folder) is None:
                 raise InputError(f"overrides is {overrides!r}; notebooks in {folder}/ have no settings")
             settings.load(folder, values["profile"], overrides)
+            _check_names(overrides)
         return checked
 
     def read_assignments(self, assignments: list[str]) -> dict[str, Any]:
@@ -117,6 +137,19 @@ class Notebook:
         return {name: parameter.default for name, parameter in self.parameters.items()}
 
 
+def _check_names(overrides: Mapping[str, Any]) -> None:
+    """Refuse data sets and models that do not exist, also where ``tasks`` and ``backbones`` name them."""
+    from fedlib import data, models  # here, for models load torch
+
+    chosen = [overrides, *overrides.get("tasks", {}).values(), *overrides.get("backbones", {}).values()]
+    chosen += [{"model": name} for name in overrides.get("backbones", {})]
+    for changes in chosen:
+        if "dataset" in changes:
+            data.card(changes["dataset"])
+        if "model" in changes:
+            models.module_of(changes["model"])
+
+
 def read(page: str, path: Path) -> Notebook:
     """Read a source notebook.
 
@@ -126,7 +159,7 @@ def read(page: str, path: Path) -> Notebook:
     try:
         node = nbformat.read(path, as_version=4)
         nbformat.validate(node)
-    except (OSError, ValueError, nbformat.ValidationError) as error:
+    except (OSError, ValueError, AttributeError, TypeError, nbformat.ValidationError) as error:
         raise InputError(f"{path} is not a notebook that can be read: {str(error).splitlines()[0]}") from None
     return Notebook(page, path, node)
 

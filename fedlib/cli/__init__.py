@@ -13,12 +13,13 @@ from typer.core import TyperGroup
 from fedlib.cli import book, data, doctor, run, runs
 from fedlib.errors import InputError
 
+FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130
 
 
 class _Group(TyperGroup):
-    """Turns bad input into one line and exit status 2, without a traceback."""
+    """Turns bad input (exit status 2) and files that cannot be used (1) into one line, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -26,6 +27,11 @@ class _Group(TyperGroup):
         except InputError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(BAD_INPUT) from None
+        except OSError as error:
+            if error.filename is None:  # no file: a closed pipe, for example, which is not ours to explain
+                raise
+            typer.echo(f"error: {error.filename}: {error.strerror}", err=True)
+            raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:
             typer.echo("interrupted; what was finished is kept", err=True)
             raise typer.Exit(INTERRUPTED) from None

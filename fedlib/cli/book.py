@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from fedlib.book.layout import Layout
-    from fedlib.book.notebook import Notebook
 
 
 def book(
@@ -42,11 +42,14 @@ def book(
     out = console.console()
     layout = Layout.of_checkout()
     given = {"profile": choose("profile", profile, PROFILES)} if profile else {}
-    plan = execute.plan(_chosen(layout, only), layout, given, force=force)
+    notebooks, broken = execute.readable(_chosen(layout, only))
+    plan = execute.plan(notebooks, layout, given, force=force)
     stale = [job for job in plan if job.reason]
     if dry_run:
         for job in plan:
             console.say(out, f"{job.page}: {f'would run ({job.reason})' if job.reason else 'up to date'}")
+        for outcome in broken:
+            console.say(out, f"{outcome.page}: cannot run ({outcome.failure})")
         return
     if len(stale) < len(plan):
         console.say(out, f"{len(plan) - len(stale)} of {len(plan)} notebooks are up to date")
@@ -54,7 +57,7 @@ def book(
         for page in execute.remove_orphans(layout):
             console.say(out, f"{page}: executed copy removed, its notebook is gone")
     with console.listener(out) as listener:
-        outcomes = execute.run(stale, listener, at_once=jobs, time_limit=time_limit)
+        outcomes = broken + execute.run(stale, listener, at_once=jobs, time_limit=time_limit)
     failed = [outcome for outcome in outcomes if outcome.failure]
     if failed:
         console.say(out, f"book not built: {len(failed)} of {len(outcomes)} notebooks failed")
@@ -71,14 +74,13 @@ def book(
     console.say(out, f"open {built.index.as_uri()}")
 
 
-def _chosen(layout: Layout, only: str | None) -> list[Notebook]:
-    from fedlib.book.notebook import read
+def _chosen(layout: Layout, only: str | None) -> dict[str, Path]:
     from fedlib.errors import InputError
 
     sources = layout.sources()
     if not sources:
         raise InputError(f"no notebooks in {layout.notebooks}")
-    pages = [page for page in sources if only is None or fnmatch.fnmatchcase(page, only)]
+    pages = {page: path for page, path in sources.items() if fnmatch.fnmatchcase(page, only or "*")}
     if not pages:
         raise InputError(f"--only is {only!r}, which matches no page; pages: {', '.join(sources)}")
-    return [read(page, sources[page]) for page in pages]
+    return pages

@@ -72,12 +72,12 @@ class _Live:
         self._tasks[job.page] = self._progress.add_task(f"{job.page} ({job.reason})", total=None)
 
     def finished(self, outcome: Outcome) -> None:
-        self._progress.remove_task(self._tasks.pop(outcome.job.page))
+        self._progress.remove_task(self._tasks.pop(outcome.page))
         say(self._out, ending(outcome))
 
 
 def ending(outcome: Outcome) -> str:
     """Say in one line how a notebook ended."""
     if outcome.failure:
-        return f"{outcome.job.page}: FAILED after {outcome.seconds:.0f} s in {outcome.failure}"
-    return f"{outcome.job.page}: done in {outcome.seconds:.0f} s"
+        return f"{outcome.page}: FAILED after {outcome.seconds:.0f} s {outcome.failure}"
+    return f"{outcome.page}: done in {outcome.seconds:.0f} s"

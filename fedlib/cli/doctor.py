@@ -97,10 +97,18 @@ def machine() -> Iterator[Finding]:
     import torch
 
     from fedlib.book.execute import usable_cores
+    from fedlib.errors import InputError
+    from fedlib.federation.engine import worker_count
 
     workers = os.environ.get("FEDLIB_WORKERS")
+    try:
+        worker_count(None, most=1)
+        state, advice = OK, ""
+    except InputError as error:
+        state, advice = MISSING, str(error)
     yield Finding("cores", OK, str(usable_cores()), "")
-    yield Finding("workers", OK, f"FEDLIB_WORKERS={workers}" if workers else "chosen by the library")
+    words = f"FEDLIB_WORKERS={workers}" if workers else "chosen by the library"
+    yield Finding("workers", state, words, advice)
     yield Finding("processor", OK, f"{torch.backends.cpu.get_cpu_capability()} instructions")
     if torch.cuda.is_available():
         yield Finding("GPU", OK, torch.cuda.get_device_name())

@@ -10,11 +10,18 @@ import typer
 if TYPE_CHECKING:
     from fedlib.runs import Run
 
-app = typer.Typer(no_args_is_help=True, help="List, show, explain and remove stored runs.")
+app = typer.Typer()
 
 Key = Annotated[str, typer.Argument(help="Key of a run, or its first digits.")]
 
 _WIDTH = 80  # of a setting; index lists are longer
+
+
+@app.callback(invoke_without_command=True)
+def default(context: typer.Context) -> None:
+    """List, show, explain and remove stored runs; without a command: list them."""
+    if context.invoked_subcommand is None:
+        list_runs()
 
 
 @app.command("list")

@@ -20,15 +20,15 @@ REGISTRIES = ("fedlib.data.catalogue", "fedlib.experiments.settings")
 checksums. A new line there recomputes nothing."""
 
 
-def imported_modules(source: str, module: str = "") -> set[str]:
+def imported_modules(source: str | ast.Module, module: str = "") -> set[str]:
     """Return the dotted fedlib modules that ``source`` imports, at any depth of nesting.
 
     Args:
-        source: Python source text.
+        source: Python source text, or its syntax tree.
         module: dotted name of the importing module, which relative imports start from.
     """
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.parse(source) if isinstance(source, str) else source):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -41,10 +41,10 @@ def imported_modules(source: str, module: str = "") -> set[str]:
     return {name for name in found if name.split(".")[0] == "fedlib"}
 
 
-def named_modules(source: str) -> set[str]:
-    """Return the dotted fedlib names that stand in ``source`` as text: registries name modules so, to import
+def named_modules(tree: ast.Module) -> set[str]:
+    """Return the dotted fedlib names that stand in ``tree`` as text: registries name modules so, to import
     only the one that is asked for."""
-    constants = (node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant))
+    constants = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
     return {text for text in constants if isinstance(text, str) and _DOTTED.fullmatch(text)}
 
 
@@ -73,10 +73,10 @@ def module_hashes(
             continue
         hashes[name] = _digest(path, path.stat().st_mtime_ns)
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        source = path.read_text(encoding="utf-8")
-        todo.extend(imported_modules(source, f"{package}.x"))
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        todo.extend(imported_modules(tree, f"{package}.x"))
         if registered:
-            todo.extend(named_modules(source))
+            todo.extend(named_modules(tree))
         if package_data and path.name == "__init__.py" and path.parent != PACKAGE:
             for data in _package_data(path.parent):
                 label = data.relative_to(PACKAGE.parent).as_posix()

@@ -147,12 +147,12 @@ def test_command_names_failures_and_exits_non_zero_or_says_where_the_book_is(
     failure = execute.Failure(7, "ValueError: no good", None)
 
     def run(jobs, listener, *, at_once, time_limit):
-        outcomes = [
-            execute.Outcome(job, 1.0, failure if failing and job.page == "x/page" else None) for job in jobs
-        ]
-        for outcome in outcomes:
-            listener.started(outcome.job)
-            listener.finished(outcome)
+        outcomes = []
+        for job in jobs:
+            failed = failure if failing and job.page == "x/page" else None
+            outcomes.append(execute.Outcome(job.page, 1.0, failed))
+            listener.started(job)
+            listener.finished(outcomes[-1])
         return outcomes
 
     monkeypatch.setattr(execute, "run", run)

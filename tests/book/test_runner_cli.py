@@ -41,6 +41,7 @@ def stored():
 
 def test_runs_are_listed_shown_explained_and_removed(stored):
     assert stored.key in _invoke("runs", "list").output
+    assert _invoke("runs").output == _invoke("runs", "list").output
     shown = _invoke("runs", "show", stored.key[:6]).output
     assert "accuracy" in shown
     assert "smoke" in shown
@@ -104,6 +105,23 @@ def test_doctor_finds_each_gap_between_lock_and_installation(tmp_path):
     assert "for-another-system" not in found
 
 
+def test_doctor_finds_a_number_of_workers_that_is_none(monkeypatch):
+    monkeypatch.setenv("FEDLIB_WORKERS", "abc")
+    (found,) = [finding for finding in doctor.machine() if finding.what == "workers"]
+    assert found.state == doctor.MISSING
+    assert "'abc'" in found.what_to_do
+
+
+def test_files_that_cannot_be_removed_are_one_line(stored, monkeypatch):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("fedlib.runs.store.shutil.rmtree", refuse)
+    result = _invoke("runs", "remove", stored.key)
+    assert result.exit_code == 1
+    assert result.output.splitlines() == [f"error: {stored.path}: Permission denied"]
+
+
 def test_doctor_exits_non_zero_only_if_something_needed_is_missing(tmp_path, monkeypatch):
     lock = tmp_path / "requirements.lock"
     lock.write_text("pytest>=1\n")
@@ -124,7 +142,7 @@ def test_progress_leaves_one_line_for_each_notebook(layout, write_notebook, term
     out = Console(file=text, force_terminal=terminal, width=100)
     with console.listener(out) as listener:
         listener.started(job)
-        listener.finished(execute.Outcome(job, 2.0, execute.Failure(4, "ValueError: [no] good", None)))
+        listener.finished(execute.Outcome("x/page", 2.0, execute.Failure(4, "ValueError: [no] good", None)))
     lines = text.getvalue().splitlines()
     assert any("x/page: FAILED after 2 s in cell 4: ValueError: [no] good" in line for line in lines)
     if not terminal:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -18,6 +17,7 @@ import pytest
 
 from fedlib.book import child, execute, key, processes
 from fedlib.book.layout import Layout
+from fedlib.book.notebook import read
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ class Record:
         self.heard.append(f"start {job.page}")
 
     def finished(self, outcome: execute.Outcome) -> None:
-        self.heard.append(f"end {outcome.job.page}")
+        self.heard.append(f"end {outcome.page}")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,12 @@ def run(book, write_notebook, tmp_path_factory):
         patch.setitem(execute.TIME_LIMITS, "smoke", 20.0)
         jobs = execute.plan(notebooks, book, {"size": 4})
         outcomes = execute.run(jobs, record, at_once=2)
-    return {outcome.job.page: outcome for outcome in outcomes}, record.heard, home
+    return {outcome.page: outcome for outcome in outcomes}, record.heard, home
+
+
+@pytest.fixture(scope="module")
+def good_notebook(run, book):
+    return read("x/good", book.sources()["x/good"])
 
 
 @pytest.fixture(scope="module")
@@ -184,17 +189,16 @@ def test_no_machine_path_and_no_time_stamp_stays(run, book):
 
 
 @pytest.mark.usefixtures("no_process")
-def test_unchanged_notebook_is_not_executed_again(run, book):
-    notebook = run[0]["x/good"].job.notebook
+def test_unchanged_notebook_is_not_executed_again(good_notebook, book):
     record = Record()
-    jobs = execute.plan([notebook], book, {"size": 4})
+    jobs = execute.plan([good_notebook], book, {"size": 4})
     assert [job.reason for job in jobs] == [None]
     assert execute.run(jobs, record) == []
     assert record.heard == []
 
 
-def test_one_notebook_alone_gets_all_workers_and_repeats_its_results(run, book, good, tmp_path):
-    job = replace(run[0]["x/good"].job, target=tmp_path / "again.ipynb")
+def test_one_notebook_alone_gets_all_workers_and_repeats_its_results(good_notebook, book, good, tmp_path):
+    job = execute.job(good_notebook, tmp_path / "again.ipynb", {"size": 4}, book.lock)
     assert execute.run([job], Record())[0].failure is None
     again = nbformat.read(job.target, as_version=4)
     assert "workers None" in _text(again)

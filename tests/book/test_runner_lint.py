@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import nbformat
 import pytest
 from nbformat.v4 import new_output
 
 from fedlib.book import lint
+from fedlib.book.notebook import read
+from fedlib.errors import InputError
 
 
 @pytest.fixture
@@ -62,5 +63,21 @@ def test_notebook_without_code_is_a_problem(sound):
     assert lint.problems(sound) == ["it has no code cell"]
 
 
-def test_what_the_rules_accept_is_a_valid_notebook(sound):
-    nbformat.validate(sound.node)
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "not JSON",
+        lambda text: text[: len(text) // 2],
+        lambda text: "[]",
+        lambda text: '{"cells": 3}',
+        lambda text: text.replace('"cell_type": "markdown"', '"cell_type": "prose"'),
+        lambda text: text.replace('"nbformat": 4', '"nbformat": 9'),
+    ],
+)
+def test_file_that_is_no_valid_notebook_does_not_get_as_far_as_the_rules(sound, damage):
+    text = sound.path.read_text()
+    assert read(sound.page, sound.path).node == sound.node
+    assert damage(text) != text
+    sound.path.write_text(damage(text))
+    with pytest.raises(InputError, match="is not a notebook that can be read"):
+        read(sound.page, sound.path)

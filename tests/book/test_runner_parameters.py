@@ -143,12 +143,20 @@ def test_parameter_that_no_cell_reads_cannot_be_set(layout, write_notebook):
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
-    [({"round": 3}, "did you mean 'rounds'"), ({"rounds": "many"}, "rounds"), ({"rounds": 0}, "rounds")],
+    [
+        ({"round": 3}, "did you mean 'rounds'"),
+        ({"rounds": "many"}, "rounds"),
+        ({"rounds": 0}, "rounds"),
+        ({"dataset": "nope"}, "data set is 'nope'"),
+        ({"model": "cnn4"}, "model is 'cnn4'.*did you mean 'cnn3'"),
+        ({"tasks": {"objects": {"dataset": "nope"}}}, "data set is 'nope'"),
+        ({"backbones": {"nope": {}}}, "model is 'nope'"),
+    ],
 )
 def test_overrides_are_checked_against_the_settings_of_the_folder(layout, write_notebook, overrides, message):
-    cell = 'profile = "smoke"  # str, one of smoke | quick: size\noverrides = {}  # dict: settings'
-    notebook = write_notebook(layout, "foundations/page", "1", parameters=cell)
-    assert notebook.check({"overrides": {"rounds": 3}}) == {"overrides": {"rounds": 3}}
+    cell = 'profile = "quick"  # str, one of smoke | quick: size\noverrides = {}  # dict: settings'
+    notebook = write_notebook(layout, "mpt/page", "1", parameters=cell)
+    assert notebook.check({"overrides": {"lr": 0.1}}) == {"overrides": {"lr": 0.1}}
     with pytest.raises(InputError, match=message):
         notebook.check({"overrides": overrides})
 

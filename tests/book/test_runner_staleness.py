@@ -147,6 +147,77 @@ def test_dry_run_says_what_would_run_and_why(layout, write_notebook, monkeypatch
     assert only.output.splitlines() == ["x/page: up to date"]
 
 
+BROKEN = {
+    "x/magic": ("%matplotlib inline", "x/magic, cell 4 is not plain Python"),
+    "x/syntax": ("a = = 1", "x/syntax, cell 4 is not plain Python: invalid syntax in 'a = = 1'"),
+    "x/json": (None, "json.ipynb is not a notebook that can be read"),
+}
+
+
+@pytest.fixture
+def broken(layout, write_notebook, monkeypatch):
+    for page, (cell, _) in BROKEN.items():
+        write_notebook(layout, page, cell or "1")
+    (layout.notebooks / "x/json.ipynb").write_text("not JSON")
+    monkeypatch.setattr(paths, "repo_root", lambda: layout.root)
+
+
+@pytest.mark.usefixtures("notebook", "broken")
+def test_broken_notebooks_fail_by_name_and_the_others_run(monkeypatch):
+    asked = []
+
+    def run(jobs, listener, **options):
+        asked.extend(job.page for job in jobs)
+        return [execute.Outcome(page, 1.0, None) for page in asked]
+
+    monkeypatch.setattr(execute, "run", run)
+    result = CliRunner().invoke(app, ["book"])
+    assert result.exit_code == 1
+    assert asked == ["x/page"]
+    assert "book not built: 3 of 4 notebooks failed" in result.output
+    dry = CliRunner().invoke(app, ["book", "--dry-run"]).output
+    assert "x/page: would run (never executed)" in dry
+    for page, (_, reason) in BROKEN.items():
+        for output in (result.output, dry):
+            (line,) = [line for line in output.splitlines() if line.startswith(page)]
+            assert reason in line
+
+
+@pytest.mark.usefixtures("broken")
+@pytest.mark.parametrize("page", BROKEN)
+def test_run_of_a_broken_notebook_is_one_line_and_status_2(page):
+    result = CliRunner().invoke(app, ["run", page])
+    assert result.exit_code == 2
+    (line,) = result.output.splitlines()
+    assert line.startswith("error: ")
+    assert BROKEN[page][1] in line
+
+
+@pytest.mark.usefixtures("notebook")
+@pytest.mark.parametrize(
+    ("environment", "arguments", "message"),
+    [
+        ({"FEDLIB_WORKERS": "abc"}, [], "'abc'; allowed: an integer >= 1"),
+        ({}, ["-o", "."], "which is a folder; give a file"),
+        ({}, ["-o", "{file}/out.ipynb"], "nothing can be written to {file}"),
+        ({"FEDLIB_HOME": "{file}/home"}, ["-o", "{file}.ipynb"], "nothing can be written to {file}/home"),
+    ],
+    ids=["workers", "folder", "target", "home"],
+)
+def test_what_would_fail_after_the_kernels_worked_is_refused_before(
+    layout, monkeypatch, tmp_path, environment, arguments, message
+):
+    (tmp_path / "file").write_text("")
+    name = {"file": str(tmp_path / "file")}
+    monkeypatch.setattr(paths, "repo_root", lambda: layout.root)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value.format_map(name))
+    result = CliRunner().invoke(app, ["run", "x/page", *(word.format_map(name) for word in arguments)])
+    assert result.exit_code == 2
+    (line,) = result.output.splitlines()
+    assert message.format_map(name) in line
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [(["--only", "y/*"], "matches no page"), (["--profile", "fast"], "smoke, quick, overnight, paper")],
