@@ -46,10 +46,15 @@ def torch_generator(seed: int, *path: int | str) -> torch.Generator:
 
 @contextmanager
 def torch_global(seed: int, *path: int | str) -> Iterator[None]:
-    """Seed torch's global CPU stream inside the block and put the old state back afterwards.
+    """Seed torch's global streams inside the block and put the old state back afterwards.
 
-    For the few places that take no generator: weight initialisation and dropout.
+    For the few places that take no generator: weight initialisation and dropout. A GPU's stream is seeded too
+    where one is in use.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(integer(seed, *path))
+    value = integer(seed, *path)
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.random.default_generator.manual_seed(value)
+        if devices:
+            torch.cuda.manual_seed_all(value)
         yield

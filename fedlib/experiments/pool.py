@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, TypeVar
 
-from fedlib.federation.engine import worker_count
+from fedlib.federation.engine import end_with_parent, worker_count
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -40,6 +40,7 @@ _function: Callable[..., Any]  # of this worker process: inherited by the fork, 
 def _set(function: Callable[..., Any]) -> None:
     global _function
     _function = function
+    end_with_parent()
 
 
 def _call(job: Any) -> Any:

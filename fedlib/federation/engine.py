@@ -9,11 +9,18 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import pickle
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -48,7 +55,7 @@ def worker_count(requested: int | None, most: int, device: str = "cpu") -> int:
     wish: Any = requested if requested is not None else os.environ.get("FEDLIB_WORKERS") or None
     if wish is None:
         wish = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if isinstance(wish, bool) or not str(wish).isdigit() or int(wish) < 1:
+    if isinstance(wish, bool) or not re.fullmatch("[0-9]+", str(wish)) or int(wish) < 1:
         raise InputError(f"workers is {wish!r}; allowed: an integer >= 1")
     count = min(int(wish), max(1, most))
     if count > 1 and (device != "cpu" or torch.cuda.is_initialized() or not sys.platform.startswith("linux")):
@@ -66,6 +73,14 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+class WorkerDied(RuntimeError):
+    """A worker process ended without an answer."""
+
+
+class RemoteError(RuntimeError):
+    """An error of a worker process that cannot be passed on as it is; its text and traceback."""
 
 
 class Work:
@@ -137,27 +152,54 @@ class Engine:
             self._pool = None
 
     def updates(
-        self, broadcast: Broadcast, memories: dict[int, State], sizes: dict[int, int]
-    ) -> list[Update]:
-        """Return the updates of the clients in ``memories``, by client id.
+        self,
+        broadcast: Broadcast,
+        clients: Sequence[int],
+        memories: Mapping[int, State],
+        sizes: Mapping[int, int],
+    ) -> Iterator[Update]:
+        """Yield the updates of ``clients`` by ascending client id, each as soon as its turn has come.
+
+        Only a few updates exist at a time, whatever the number of clients.
 
         Args:
             broadcast: the server's message.
-            memories: what each client of the round kept.
-            sizes: number of samples of each of them, to share the work evenly.
+            clients: ids, ascending.
+            memories: what clients kept from their last round, where they kept something.
+            sizes: number of samples of each client, to share the work evenly.
+
+        Raises:
+            WorkerDied: a worker process was killed, naming the round and the clients.
+            Exception: an error in a client surfaces as it is, with client and round in its notes.
         """
-        clients = sorted(memories)
         if self._pool is None:
-            return [self.work.update(client, broadcast, memories[client]) for client in clients]
-        jobs = []
-        for share in _even_shares(clients, sizes, self.workers):
-            message = replace(
-                broadcast, weights=_arrays(broadcast.weights), statistics=_arrays(broadcast.statistics)
-            )
-            kept = {client: _arrays(memories[client]) for client in share}
-            jobs.append(self._pool.submit(_update_many, message, kept))
-        updates = [_with_tensors(update) for job in jobs for update in job.result()]
-        return sorted(updates, key=lambda update: update.client)
+            for client in clients:
+                yield self.work.update(client, broadcast, memories.get(client, {}))
+            return
+        message = _convert(broadcast, _arrays)
+        shares = iter(_shares(clients, sizes, 4 * self.workers, _most_clients(broadcast.weights)))
+        jobs: deque[tuple[list[int], Future[list[Update]]]] = deque()
+
+        def submit(pool: ProcessPoolExecutor) -> None:
+            if share := next(shares, None):
+                kept = {client: _arrays(memories.get(client, {})) for client in share}
+                jobs.append((share, pool.submit(_update_many, message, kept)))
+
+        for _ in range(2 * self.workers):
+            submit(self._pool)
+        while jobs:
+            share, job = jobs.popleft()
+            try:
+                found = job.result()
+            except BrokenProcessPool:
+                names = ", ".join(map(str, share))
+                raise WorkerDied(
+                    f"a worker process died in round {broadcast.round} while clients {names} or later ones were "
+                    "trained; was it killed, or is the memory used up? fewer workers need less"
+                ) from None
+            submit(self._pool)
+            for update in found:
+                yield _convert(update, _tensors)
 
     def evaluate(self, weights: State, name: str) -> dict[str, float]:
         """Return the task's metrics of ``weights`` on an evaluation set."""
@@ -182,21 +224,62 @@ def _start_worker(work: Work) -> None:
     global _work
     _work = work
     torch.set_num_threads(1)
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """Let this process end soon after its parent has ended, even if the parent was killed."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _update_many(broadcast: Broadcast, memories: dict[int, State]) -> list[Update]:
-    message = replace(
-        broadcast, weights=_tensors(broadcast.weights), statistics=_tensors(broadcast.statistics)
-    )
-    updates = []
-    for client, memory in memories.items():
-        update = _work.update(client, message, _tensors(memory))
-        updates.append(_convert(update, _arrays))
-    return updates
+    message = _convert(broadcast, _tensors)
+    try:
+        return [
+            _convert(_work.update(client, message, _tensors(memory)), _arrays)
+            for client, memory in memories.items()
+        ]
+    except Exception as error:
+        raise _portable(error) from None
 
 
 def _predict(weights: State, name: str, start: int, stop: int) -> list[Any]:
-    return _work.predict(_tensors(weights), name, start, stop)
+    try:
+        return _work.predict(_tensors(weights), name, start, stop)
+    except Exception as error:
+        raise _portable(error) from None
+
+
+def _portable(error: Exception) -> Exception:
+    """Return an error that can cross to another process: itself, or its text where it cannot be pickled."""
+    try:
+        if type(pickle.loads(pickle.dumps(error))) is type(error):  # noqa: S301 (our own bytes)
+            return error
+    except Exception as reason:
+        log.debug("%r cannot be pickled: %s", error, reason)
+    text = RemoteError(f"{type(error).__name__}: {error}")
+    for note in getattr(error, "__notes__", []):
+        text.add_note(note)
+    text.add_note("".join(traceback.format_exception(error)))
+    return text
+
+
+Message = TypeVar("Message", Broadcast, Update)
+_STATES = {"weights", "masks", "statistics", "memory"}
+_SHARE_BYTES = 16_000_000  # of updates that travel together
+
+
+def _convert(message: Message, change: Callable[[Any], Any]) -> Message:
+    """Return a message with ``change`` applied to each of its states."""
+    names = [field.name for field in fields(message) if field.name in _STATES]
+    return replace(message, **{name: change(getattr(message, name)) for name in names})
 
 
 # Tensors travel between processes as numpy arrays: torch would hand each one over in a shared-memory file of
@@ -209,26 +292,20 @@ def _tensors(state: Any) -> State:
     return {name: torch.from_numpy(np.asarray(value)) for name, value in state.items()}
 
 
-def _convert(update: Update, change: Callable[[Any], Any]) -> Update:
-    return replace(
-        update,
-        weights=change(update.weights),
-        masks=change(update.masks),
-        statistics=change(update.statistics),
-        memory=change(update.memory),
-    )
+def _most_clients(weights: State) -> int:
+    size = sum(tensor.nbytes for tensor in weights.values())
+    return max(1, _SHARE_BYTES // max(1, size))
 
 
-def _with_tensors(update: Update) -> Update:
-    return _convert(update, _tensors)
-
-
-def _even_shares(clients: Sequence[int], sizes: dict[int, int], shares: int) -> list[list[int]]:
-    """Split clients into at most ``shares`` groups of similar total size: largest first, to the emptiest."""
-    groups: list[list[int]] = [[] for _ in range(shares)]
-    loads = [0] * shares
-    for client in sorted(clients, key=lambda c: (-sizes[c], c)):
-        place = loads.index(min(loads))
-        groups[place].append(client)
-        loads[place] += sizes[client] + 1
-    return [sorted(group) for group in groups if group]
+def _shares(clients: Sequence[int], sizes: Mapping[int, int], parts: int, most: int) -> list[list[int]]:
+    """Cut ``clients`` into about ``parts`` runs of neighbours with similar sums of sizes, ``most`` at a time."""
+    budget = sum(sizes[client] for client in clients) / parts
+    shares: list[list[int]] = []
+    load = 0
+    for client in clients:
+        if not shares or load >= budget or len(shares[-1]) >= most:
+            shares.append([])
+            load = 0
+        shares[-1].append(client)
+        load += sizes[client]
+    return shares

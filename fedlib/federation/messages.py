@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from safetensors.torch import save
@@ -14,8 +15,6 @@ from fedlib.federation.model_state import State
 
 KINDS = ("weights", "statistics", "masks", "metadata")
 
-_sizes: dict[tuple[tuple[str, torch.dtype, torch.Size], ...], int] = {}
-
 
 def serialized_bytes(tensors: Mapping[str, Tensor]) -> int:
     """Return the length in bytes of ``tensors`` serialised as safetensors (0 for none).
@@ -24,11 +23,12 @@ def serialized_bytes(tensors: Mapping[str, Tensor]) -> int:
     """
     if not tensors:
         return 0
-    signature = tuple((name, tensor.dtype, tensor.shape) for name, tensor in tensors.items())
-    if signature not in _sizes:
-        blank = {name: torch.zeros(tensor.shape, dtype=tensor.dtype) for name, tensor in tensors.items()}
-        _sizes[signature] = len(save(blank))
-    return _sizes[signature]
+    return _length(tuple((name, tensor.dtype, tensor.shape) for name, tensor in tensors.items()))
+
+
+@lru_cache(maxsize=512)  # element masks give a new shape in every round
+def _length(signature: tuple[tuple[str, torch.dtype, torch.Size], ...]) -> int:
+    return len(save({name: torch.zeros(shape, dtype=dtype) for name, dtype, shape in signature}))
 
 
 @dataclass

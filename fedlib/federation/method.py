@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -37,8 +37,12 @@ class Method(Protocol):
     ) -> Update:
         """Return a client's update: a pure function, with ``model`` as scratch space."""
 
-    def aggregate(self, server: Server, updates: Sequence[Update]) -> Server:
-        """Return the server after the round: a pure function that does not depend on the order of updates."""
+    def aggregate(self, server: Server, updates: Iterable[Update]) -> Server:
+        """Return the server after the round.
+
+        A pure function. Updates come by ascending client id and one at a time; a method that needs them all at
+        once makes a list of them.
+        """
 
     def personal_weights(self, weights: State, memory: State) -> State:
         """Return the model that a client with ``memory`` uses: its own tensors in the global model."""

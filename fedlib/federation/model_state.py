@@ -59,14 +59,9 @@ class FlatModel:
         Raises:
             InputError: if the names or shapes are not those of the model.
         """
-        check_same_names(state, self._tensors)
+        check_same_model(state, self._tensors)
         with torch.no_grad():
             for name, tensor in self._tensors.items():
-                if tensor.shape != state[name].shape:
-                    raise InputError(
-                        f"state of another model: {name} has shape {tuple(state[name].shape)}, "
-                        f"this model needs {tuple(tensor.shape)}"
-                    )
                 tensor.copy_(state[name])
 
     def state(self) -> State:
@@ -99,14 +94,24 @@ class FlatModel:
         yield from self._slices
 
 
-def check_same_names(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise InputError unless both have the same names; the message lists some that differ."""
+def check_same_model(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Refuse a state that has not the names and shapes of ``expected``.
+
+    Raises:
+        InputError: naming what differs.
+    """
     if state.keys() != expected.keys():
         missing = sorted(expected.keys() - state.keys())[:3]
         extra = sorted(state.keys() - expected.keys())[:3]
         raise InputError(
             f"state of another model: missing {missing or 'nothing'}, unexpected {extra or 'nothing'}"
         )
+    for name, tensor in expected.items():
+        if tensor.shape != state[name].shape:
+            raise InputError(
+                f"state of another model: {name} has shape {tuple(state[name].shape)}, "
+                f"this model needs {tuple(tensor.shape)}"
+            )
 
 
 def _view(flat: Tensor, like: Tensor) -> Tensor:

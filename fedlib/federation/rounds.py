@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import io
 import json
 import logging
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +19,11 @@ import torch
 
 from fedlib import files, seeds
 from fedlib.errors import InputError
+from fedlib.federation.aggregation import EmptyRound
 from fedlib.federation.engine import Engine, Work, one_thread, worker_count
 from fedlib.federation.messages import Broadcast, Update
 from fedlib.federation.method import Method, Server
-from fedlib.federation.model_state import State, check_same_names, model_state
+from fedlib.federation.model_state import State, check_same_model, model_state
 from fedlib.federation.population import Population, sample_clients
 from fedlib.federation.tasks import Data, Task
 
@@ -129,7 +133,8 @@ def run_rounds(
         workers: processes; None means ``FEDLIB_WORKERS``, else one for each core.
 
     Raises:
-        InputError: bad settings, or ``initial`` of another model.
+        InputError: bad settings, ``initial`` of another model, a round in which nobody is present, or a folder
+            that holds another run.
         EmptyRound: no client of a round has a sample.
         Exception: an error in a client surfaces as it is, with client and round in its notes.
     """
@@ -143,11 +148,14 @@ def run_rounds(
     for name, data in sets.items():
         if not len(data):
             raise InputError(f"evaluation set {name!r} is empty")
+    for round in range(1, settings.rounds + 1):
+        if not population.present(round):
+            raise InputError(f"round {round} of {settings.rounds} has no client: all have left")
     work = Work(task, method, population, sets, settings.seed, settings.device)
     with one_thread():
         first = model_state(task.build_model(settings.seed))
         if initial is not None:
-            check_same_names(initial, first)
+            check_same_model(initial, first)
             first = dict(initial)
         loop = _Loop(method, population, settings, Path(folder), first)
         if loop.done < settings.rounds:
@@ -165,116 +173,170 @@ class _Loop:
         self, method: Method, population: Population, settings: Rounds, folder: Path, initial: State
     ) -> None:
         self.method, self.population, self.settings, self.folder = method, population, settings, folder
-        self.done = 0
         self.server = Server(initial)
         self.memories: dict[int, State] = {}
+        self.done = 0
+        self.kept: dict[str, str] = {}  # stored global models and their checksums
+        self.logs = {name: _Log(folder / name) for name in ("rounds.csv", "ledger.csv")}
+        self.identity = _identity(method, settings, initial)
         if not self._resume():
-            folder.mkdir(parents=True, exist_ok=True)
-            files.write_atomic(folder / "rounds.csv", ",".join(_METRICS) + "\n")
-            files.write_atomic(folder / "ledger.csv", ",".join(_LEDGER) + "\n")
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            self.logs["rounds.csv"].append([_METRICS])
+            self.logs["ledger.csv"].append([_LEDGER])
             self._checkpoint()
 
     def next_round(self, engine: Engine, sets: list[str], local_sets: Mapping[int, str]) -> None:
         settings, round = self.settings, self.done + 1
         present = self.population.present(round)
         chosen = sample_clients(present, settings.participation, settings.seed, round)
+        sizes = {client: len(self.population.data(client, round)) for client in chosen}
         broadcast = Broadcast(round, self.server.weights, self.method.broadcast_statistics(self.server))
-        updates = engine.updates(
-            broadcast,
-            {client: self.memories.get(client, {}) for client in chosen},
-            {client: len(self.population.data(client, round)) for client in chosen},
-        )
+        rows: list[tuple[Any, ...]] = []
+        sent: list[dict[str, int]] = []
+        memories: dict[int, State] = {}
+
+        def noted(updates: Iterator[Update]) -> Iterator[Update]:
+            for update in updates:
+                rows.extend((round, update.client, "train", *item) for item in update.metrics.items())
+                rows.append((round, update.client, "train", "samples", float(update.num_samples)))
+                sent.append(update.bytes())
+                memories[update.client] = update.memory
+                yield update
+
         try:
+            updates = noted(engine.updates(broadcast, chosen, self.memories, sizes))
             self.server = self.method.aggregate(self.server, updates)
-        except Exception as error:
+        except EmptyRound as error:
             error.add_note(f"in round {round}")
             raise
-        self.memories |= {update.client: update.memory for update in updates if update.memory}
+        self.memories = {client: kept for client, kept in (self.memories | memories).items() if kept}
         self.done = round
-
-        rows: list[tuple[Any, ...]] = []
-        for update in updates:
-            rows += [(round, update.client, "train", name, value) for name, value in update.metrics.items()]
-            rows.append((round, update.client, "train", "samples", float(update.num_samples)))
         if round % settings.evaluate_every == 0 or round == settings.rounds:
             for name in sets:
                 scores = engine.evaluate(self.server.weights, name)
                 rows += [(round, -1, name, metric, value) for metric, value in scores.items()]
             for client, name in local_sets.items():
                 weights = self.method.personal_weights(self.server.weights, self.memories.get(client, {}))
-                rows += [
-                    (round, client, name, m, value) for m, value in engine.evaluate(weights, name).items()
-                ]
-        _append(self.folder / "rounds.csv", rows)
-        _append(self.folder / "ledger.csv", _ledger_rows(round, broadcast, updates))
+                scores = engine.evaluate(weights, name)
+                rows += [(round, client, name, metric, value) for metric, value in scores.items()]
+        self.logs["rounds.csv"].append(rows)
+        self.logs["ledger.csv"].append(_ledger_rows(round, broadcast.bytes(), sent))
         self._checkpoint()
-        log.info("round %d of %d: %d clients", round, settings.rounds, len(updates))
+        log.info("round %d of %d: %d clients", round, settings.rounds, len(sent))
 
     def _checkpoint(self) -> None:
         """Store the state after ``self.done`` rounds; it counts from the moment that checkpoint.json names it."""
-        weights, memory = (
-            _global(self.folder, self.done),
-            self.folder / "checkpoint" / f"{self.done:04d}.safetensors",
-        )
+        memory = self._memory_file(self.done)
         kept = {f"server/{name}": tensor for name, tensor in self.server.memory.items()}
         for client, state in self.memories.items():
             kept |= {f"{client}/{name}": tensor for name, tensor in state.items()}
+        weights = _global(self.folder, self.done)
+        digest = files.write_tensors(weights, self.server.weights)
+        if self.settings.keep == "last":
+            self.kept.clear()
+        self.kept[weights.name] = digest
         record = {
+            "identity": self.identity,
             "round": self.done,
-            "weights": files.write_tensors(weights, self.server.weights),
+            "global": self.kept,
             "memory": files.write_tensors(memory, kept) if kept else None,
-            "rounds.csv": (self.folder / "rounds.csv").stat().st_size,
-            "ledger.csv": (self.folder / "ledger.csv").stat().st_size,
+            "logs": {name: written.mark() for name, written in self.logs.items()},
         }
         files.write_json(self.folder / "checkpoint" / "checkpoint.json", record)
         if self.done:
-            (self.folder / "checkpoint" / f"{self.done - 1:04d}.safetensors").unlink(missing_ok=True)
+            self._memory_file(self.done - 1).unlink(missing_ok=True)
             if self.settings.keep == "last":
                 _global(self.folder, self.done - 1).unlink(missing_ok=True)
 
+    def _memory_file(self, round: int) -> Path:
+        return self.folder / "checkpoint" / f"{round:04d}.safetensors"
+
     def _resume(self) -> bool:
-        """Restore the last checkpoint; return False if there is none that is whole."""
+        """Restore the last checkpoint; return False if there is none that is whole.
+
+        Raises:
+            InputError: if the folder holds another run.
+        """
         path = self.folder / "checkpoint" / "checkpoint.json"
         if not path.exists():
             return False
-        record = json.loads(path.read_text())
-        done = record["round"]
-        weights, memory = _global(self.folder, done), path.with_name(f"{done:04d}.safetensors")
-        for file, digest in ((weights, record["weights"]), (memory, record["memory"])):
-            if digest is not None and (not file.exists() or files.sha256(file) != digest):
-                log.warning("checkpoint of round %d is damaged (%s); the run starts anew", done, file.name)
-                return False
-        stored = files.read_tensors(weights)
-        check_same_names(stored, self.server.weights)
-        kept = files.read_tensors(memory) if record["memory"] else {}
-        self.server = Server(stored)
-        for name, tensor in kept.items():
+        try:
+            record = json.loads(path.read_text())
+            identity, done, kept = record["identity"], record["round"], record["global"]
+            files_of_round = {self.folder / "global" / name: digest for name, digest in kept.items()}
+            if record["memory"]:
+                files_of_round[self._memory_file(done)] = record["memory"]
+            damaged = [file.name for file, digest in files_of_round.items() if files.sha256(file) != digest]
+            damaged += [name for name, mark in record["logs"].items() if not self.logs[name].matches(mark)]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("the checkpoint cannot be read (%s); the run starts anew", error)
+            return False
+        if damaged:
+            log.warning("damaged: %s; the run starts anew", ", ".join(damaged))
+            return False
+        if identity != self.identity:
+            raise InputError(
+                f"{self.folder} holds another run: other settings, method or initial model; allowed: the same, "
+                "or an empty folder"
+            )
+        self.server = Server(files.read_tensors(_global(self.folder, done)))
+        for name, tensor in files.read_tensors(self._memory_file(done)).items() if record["memory"] else ():
             owner, _, rest = name.partition("/")
             target = self.server.memory if owner == "server" else self.memories.setdefault(int(owner), {})
             target[rest] = tensor
-        for name in ("rounds.csv", "ledger.csv"):  # rows of a round that was not completed
-            with (self.folder / name).open("r+b") as log_file:
-                log_file.truncate(record[name])
-        self.done = done
+        for name, mark in record["logs"].items():  # without the rows of a round that was not completed
+            self.logs[name].cut(mark)
+        self.done, self.kept = done, kept
         log.info("going on after round %d", done)
         return True
+
+
+class _Log:
+    """A CSV file that only grows, with a running checksum, so that a checkpoint can name a state of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.size, self.digest = path, 0, hashlib.sha256()
+
+    def append(self, rows: Sequence[Sequence[Any]]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        content = text.getvalue().encode()
+        with self.path.open("ab") as file:
+            file.write(content)
+        self.size += len(content)
+        self.digest.update(content)
+
+    def mark(self) -> dict[str, Any]:
+        return {"size": self.size, "sha256": self.digest.hexdigest()}
+
+    def matches(self, mark: Mapping[str, Any]) -> bool:
+        content = self.path.read_bytes()[: mark["size"]]
+        return len(content) == mark["size"] and hashlib.sha256(content).hexdigest() == mark["sha256"]
+
+    def cut(self, mark: Mapping[str, Any]) -> None:
+        with self.path.open("r+b") as file:
+            self.size, self.digest = mark["size"], hashlib.sha256(file.read(mark["size"]))
+            file.truncate(self.size)
+
+
+def _identity(method: Method, settings: Rounds, initial: State) -> str:
+    """Return a checksum of what must be the same for a run to go on."""
+    values = hashlib.sha256()
+    for name, tensor in initial.items():
+        values.update(name.encode() + tensor.numpy().tobytes())
+    return hashlib.sha256(f"{method!r} {settings!r} {values.hexdigest()}".encode()).hexdigest()
 
 
 def _global(folder: Path, round: int) -> Path:
     return folder / "global" / f"round-{round:04d}.safetensors"
 
 
-def _append(path: Path, rows: list[tuple[Any, ...]]) -> None:
-    with path.open("a", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
-
-
-def _ledger_rows(round: int, broadcast: Broadcast, updates: list[Update]) -> list[tuple[Any, ...]]:
-    rows: list[tuple[Any, ...]] = []
-    for kind, size in broadcast.bytes().items():
-        rows.append((round, "down", kind, len(updates) if size else 0, size * len(updates)))
-    sizes = [update.bytes() for update in updates]
-    for kind in sizes[0] if sizes else ():
-        sent = [size[kind] for size in sizes if size[kind]]
-        rows.append((round, "up", kind, len(sent), sum(sent)))
+def _ledger_rows(
+    round: int, down: Mapping[str, int], up: Sequence[Mapping[str, int]]
+) -> list[tuple[Any, ...]]:
+    rows = [(round, "down", kind, len(up) if size else 0, size * len(up)) for kind, size in down.items()]
+    for kind in up[0]:
+        sizes = [sizes[kind] for sizes in up if sizes[kind]]
+        rows.append((round, "up", kind, len(sizes), sum(sizes)))
     return rows

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-import tracemalloc
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from sklearn.metrics import f1_score, recall_score
 from torch import nn
 
-from fedlib import seeds
+from fedlib import files, seeds
 from fedlib.data.tensors import Normalizer
 from fedlib.errors import InputError
 from fedlib.federation import masks as personal
 from fedlib.federation.aggregation import EmptyRound, weighted_mean
-from fedlib.federation.engine import worker_count
+from fedlib.federation.engine import WorkerDied, _shares, worker_count
 from fedlib.federation.messages import Broadcast, Update, serialized_bytes
+from fedlib.federation.method import Server
 from fedlib.federation.model_state import FlatModel, model_state
 from fedlib.federation.population import Clients, sample_clients
 from fedlib.federation.rounds import Rounds, Trajectory, run_rounds
@@ -123,22 +124,54 @@ class _Kill(Exception):
 
 
 @dataclass(frozen=True)
-class _DiesInRound(FedAvg):
-    """Stops in the middle of a round, after its first client."""
+class Mortal(FedAvg):
+    """Fails in the middle of a round, after its first client; never while ``fatal`` is 0."""
 
-    fatal: int = 2
+    fatal: ClassVar[int] = 0
+    error: ClassVar[Callable[[], BaseException]] = _Kill
 
     def loss(self, task: Any, local: Local, batch: Any) -> torch.Tensor:
         if local.round == self.fatal and local.client == 1:
-            raise _Kill
+            raise type(self).error()
         return super().loss(task, local, batch)
+
+
+MORTAL = Mortal(lr=0.05, batch_size=8)
+
+
+def cut_run(folder: Path, fatal: int, method: FedAvg = MORTAL, **options: Any) -> None:
+    """Run until the failure in round ``fatal``."""
+    Mortal.fatal = fatal
+    try:
+        with pytest.raises(_Kill):
+            run(folder, method=method, **options)
+    finally:
+        Mortal.fatal = 0
 
 
 @pytest.mark.parametrize("fatal", [1, 2, 3])
 def test_an_interrupted_run_goes_on_to_the_same_bits(tmp_path: Path, fatal: int) -> None:
+    whole = run(tmp_path / "whole", method=MORTAL)
+    cut_run(tmp_path / "cut", fatal)
+    assert final_bits(run(tmp_path / "cut", method=MORTAL)) == final_bits(whole)
+
+
+def test_rows_of_a_round_that_was_not_completed_are_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = run(tmp_path / "whole")
-    with pytest.raises(_Kill):
-        run(tmp_path / "cut", method=_DiesInRound(lr=0.05, batch_size=8, fatal=fatal))
+    with monkeypatch.context() as patch:
+        original = files.write_json
+
+        def write_json(path: Path, value: Any) -> str:
+            if path.name == "checkpoint.json" and value["round"] == 2:
+                raise _Kill
+            return original(path, value)
+
+        patch.setattr(files, "write_json", write_json)
+        with pytest.raises(_Kill):
+            run(tmp_path / "cut")
+    assert len((tmp_path / "cut" / "rounds.csv").read_bytes()) > 0
     assert final_bits(run(tmp_path / "cut")) == final_bits(whole)
 
 
@@ -166,23 +199,144 @@ def test_sigkill_in_mid_round_and_resume_give_the_same_bits(tmp_path: Path) -> N
     assert final_bits(resumed) == final_bits(run(tmp_path / "whole", rounds=40, clients=clients))
 
 
-def test_a_damaged_checkpoint_is_not_read(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole")
-    with pytest.raises(_Kill):
-        run(tmp_path / "cut", method=_DiesInRound(lr=0.05, batch_size=8, fatal=3))
-    path = tmp_path / "cut" / "global" / "round-0002.safetensors"
+def _flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
-    content[-1] ^= 1
+    content[len(content) // 2] ^= 1
     path.write_bytes(bytes(content))
-    assert final_bits(run(tmp_path / "cut")) == final_bits(whole)
+
+
+@pytest.mark.parametrize(
+    "name", ["global/round-0001.safetensors", "global/round-0002.safetensors", "rounds.csv"]
+)
+@pytest.mark.parametrize("damage", [_flip, Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:9])])
+def test_a_damaged_unfinished_run_starts_anew(
+    tmp_path: Path, name: str, damage: Callable[[Path], Any]
+) -> None:
+    whole = run(tmp_path / "whole", method=MORTAL)
+    cut_run(tmp_path / "cut", 3)
+    damage(tmp_path / "cut" / name)
+    again = run(tmp_path / "cut", method=MORTAL)
+    assert final_bits(again) == final_bits(whole)
+    assert again.rounds == whole.rounds
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "3", '{"round": 2}'])
+def test_an_unreadable_checkpoint_starts_anew(tmp_path: Path, content: str) -> None:
+    cut_run(tmp_path / "cut", 3)
+    (tmp_path / "cut" / "checkpoint" / "checkpoint.json").write_text(content)
+    assert final_bits(run(tmp_path / "cut", method=MORTAL)) == final_bits(run(tmp_path / "w", method=MORTAL))
+
+
+def test_the_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    run(tmp_path)
+    for change in ({"seed": 6}, {"rounds": 2}, {"method": FedAvg(lr=0.01)}):
+        with pytest.raises(InputError, match="holds another run"):
+            run(tmp_path, **change)
 
 
 def test_personal_state_survives_an_interruption(tmp_path: Path) -> None:
-    local = FedAvg(lr=0.05, batch_size=8, batch_norm="local")
+    local = Mortal(lr=0.05, batch_size=8, batch_norm="local")
     whole = run(tmp_path / "whole", method=local)
-    with pytest.raises(_Kill):
-        run(tmp_path / "cut", method=_DiesInRound(lr=0.05, batch_size=8, batch_norm="local", fatal=3))
+    cut_run(tmp_path / "cut", 3, method=local)
     assert final_bits(run(tmp_path / "cut", method=local)) == final_bits(whole)
+    cut_run(tmp_path / "bad", 3, method=local)
+    _flip(tmp_path / "bad" / "checkpoint" / "0002.safetensors")
+    assert final_bits(run(tmp_path / "bad", method=local)) == final_bits(whole)
+
+
+@dataclass(frozen=True)
+class ServerMomentum(Mortal):
+    """A server that remembers: the mean move of the clients is smoothed over rounds."""
+
+    def aggregate(self, server: Server, updates: Iterable[Update]) -> Server:
+        mean = super().aggregate(server, updates).weights
+        move = mean["head.weight"] - server.weights["head.weight"]
+        smooth = 0.5 * server.memory.get("move", torch.zeros_like(move)) + move
+        return Server(mean | {"head.weight": server.weights["head.weight"] + smooth}, {"move": smooth})
+
+
+def test_the_servers_own_state_survives_an_interruption(tmp_path: Path) -> None:
+    method = ServerMomentum(lr=0.05, batch_size=8)
+    whole = run(tmp_path / "whole", method=method)
+    assert final_bits(whole)[0] != final_bits(run(tmp_path / "plain"))[0]
+    cut_run(tmp_path / "cut", 3, method=method)
+    assert final_bits(run(tmp_path / "cut", method=method)) == final_bits(whole)
+
+
+@dataclass(frozen=True)
+class PersonalHead(FedAvg):
+    """Clients keep their head in the rounds up to ``until`` and share all of it afterwards."""
+
+    until: int = 99
+    starts: ClassVar[list[tuple[int, int, torch.Tensor]]] = []
+
+    def train(self, task: Any, local: Local) -> dict[str, float]:
+        head = local.model.state()["head.weight"]
+        self.starts.append((local.round, local.client, head))
+        return super().train(task, local)
+
+    def masks(self, local: Local) -> personal.Masks:
+        return {"head.weight": torch.tensor(True)} if local.round <= self.until else {}
+
+
+def test_clients_start_from_what_they_kept_and_are_evaluated_with_it(tmp_path: Path) -> None:
+    PersonalHead.starts.clear()
+    trajectory = run_rounds(
+        TASK, PersonalHead(lr=0.05, batch_size=8), make_clients(), Rounds(3, 5, participation=0.67), tmp_path,
+        evaluation=TEST, client_evaluation={0: "test", 1: "test", 2: "test"}, workers=1,
+    )  # fmt: skip
+    first: dict[int, torch.Tensor] = {}
+    initial = trajectory.weights(0)["head.weight"]
+    for _, client, head in PersonalHead.starts:
+        assert torch.equal(head, initial) == (client not in first), (
+            "the first start is global, later ones own"
+        )
+        first[client] = head
+    assert torch.equal(trajectory.weights(3)["head.weight"], initial), "nobody shares the head"
+    last = trajectory.metrics().query("round == 3 and metric == 'loss'").set_index("client")["value"]
+    assert len({last[client] for client in (-1, 0, 1, 2)}) == 4, "personal models differ from the global one"
+
+
+def test_what_a_client_stops_keeping_is_gone(tmp_path: Path) -> None:
+    PersonalHead.starts.clear()
+    trajectory = run(tmp_path, method=PersonalHead(lr=0.05, batch_size=8, until=1))
+    for round, _, head in PersonalHead.starts:
+        if round == 3:
+            assert torch.equal(head, trajectory.weights(2)["head.weight"])
+
+
+def test_batch_orders_and_dropout_differ_between_clients_rounds_and_epochs() -> None:
+    seen: list[bytes] = []
+
+    @dataclass(frozen=True)
+    class Recording:
+        size: int
+
+        def __len__(self) -> int:
+            return self.size
+
+        def batch(self, indices: torch.Tensor) -> Any:
+            seen.append(indices.numpy().tobytes())
+            return DATA.batch(indices)
+
+    method = FedAvg(lr=0.01, batch_size=20, local_epochs=2)
+    start, losses = model_state(build(0)), set()
+    for client, round in ((0, 1), (0, 2), (1, 1)):
+        update = method.client_update(
+            TASK, FlatModel(build(0)), client, Recording(20), Broadcast(round, start), {}, 0
+        )
+        losses.add(update.metrics["train_loss"])
+    assert len(set(seen)) == 6, "three updates of two epochs"
+    order = torch.arange(20)
+    with seeds.torch_global(0, "dropout", 1, 0):
+        one = build(0)(DATA.batch(order)[0])
+    with seeds.torch_global(0, "dropout", 1, 1):
+        two = build(0)(DATA.batch(order)[0])
+    assert not torch.equal(one, two)
+    assert len(losses) == 3
+
+
+DATA = make_data(20)
 
 
 def _update(client: int, samples: int, **weights: torch.Tensor) -> Update:
@@ -238,11 +392,65 @@ def test_a_single_sample_can_be_trained_on_with_batch_norm(tmp_path: Path) -> No
     assert all(torch.isfinite(tensor).all() for tensor in trajectory.weights(3).values())
 
 
+class _TwoArguments(Exception):
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+def _local_error() -> Exception:
+    class Local(Exception):
+        pass
+
+    return Local("cannot be pickled")
+
+
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_clients_error_surfaces_unchanged_with_client_and_round(tmp_path: Path, workers: int) -> None:
-    with pytest.raises(_Kill) as error:
-        run(tmp_path, method=_DiesInRound(fatal=2), workers=workers)
-    assert "in client 1, round 2" in error.value.__notes__
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (lambda: _Kill("plain"), "plain"),
+        (lambda: _TwoArguments("two", "arguments"), "two arguments"),
+        (_local_error, "cannot be pickled"),
+    ],
+)
+def test_a_clients_error_surfaces_with_client_and_round(
+    tmp_path: Path, workers: int, error: Callable[[], Exception], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Mortal, "fatal", 2)
+    monkeypatch.setattr(Mortal, "error", staticmethod(error))
+    with pytest.raises(Exception, match=text) as caught:
+        run(tmp_path, method=MORTAL, workers=workers)
+    assert "in client 1, round 2" in caught.value.__notes__
+
+
+def test_a_killed_worker_is_an_error_that_names_round_and_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = os.getpid()
+
+    def die() -> Exception:
+        if os.getpid() != parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return _Kill("not in a worker")
+
+    monkeypatch.setattr(Mortal, "fatal", 2)
+    monkeypatch.setattr(Mortal, "error", staticmethod(die))
+    with pytest.raises(WorkerDied, match=r"died in round 2 while clients .*1"):
+        run(tmp_path, method=MORTAL, workers=2)
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    script = textwrap.dedent(_KILLED.format(tests=str(Path(__file__).parent)))
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], start_new_session=True)
+    deadline = time.monotonic() + 90
+    while len(list((tmp_path / "global").glob("*"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert len(workers) == 2
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    assert alive == []
 
 
 def test_divergence_is_an_error_that_names_client_and_round(tmp_path: Path) -> None:
@@ -434,19 +642,79 @@ def test_sampling_of_clients_is_fixed_by_seed_and_round_and_fair() -> None:
         sample_clients([], 1.0, 0, 3)
 
 
-def test_memory_of_a_run_does_not_grow_with_rounds(tmp_path: Path) -> None:
-    def growth(rounds: int) -> int:
-        tracemalloc.start()
-        before = tracemalloc.get_traced_memory()[0]
-        run(tmp_path / str(rounds), rounds=rounds)
-        gc.collect()
-        after = tracemalloc.get_traced_memory()[0]
-        tracemalloc.stop()
-        return after - before
+def test_a_federation_that_everybody_leaves_is_refused_before_it_starts(tmp_path: Path) -> None:
+    clients = Clients([make_data(9)], last_round={0: 2})
+    with pytest.raises(InputError, match="round 3 of 3 has no client"):
+        run(tmp_path, clients=clients)
+    assert not list(tmp_path.iterdir())
 
-    growth(2)  # what the first run of a process loads
-    one_model = sum(tensor.nbytes for tensor in model_state(build(0)).values())
-    assert growth(60) - growth(6) < 54 * one_model, "a round leaves less behind than one small model"
+
+def test_the_global_model_is_evaluated_as_often_as_asked(tmp_path: Path) -> None:
+    rows = run(tmp_path, rounds=5, evaluate_every=2).metrics()
+    assert sorted(rows[rows["split"] == "test"]["round"].unique()) == [2, 4, 5]
+
+
+def test_states_go_by_name_not_by_position() -> None:
+    flat = FlatModel(build(0))
+    state = FlatModel(build(1)).state()
+    flat.load(dict(reversed(state.items())))
+    assert all(torch.equal(tensor, state[name]) for name, tensor in flat.state().items())
+    backwards = [Update(i, 1, dict(reversed(state.items()))) for i in range(2)]
+    mean = weighted_mean(backwards, state)
+    assert all(torch.equal(mean[name], state[name]) for name in state)
+
+
+def test_a_stream_of_updates_has_to_ascend() -> None:
+    updates = [_update(1, 1, w=torch.zeros(1)), _update(0, 1, w=torch.zeros(1))]
+    with pytest.raises(ValueError, match="client 0 came after client 1"):
+        weighted_mean(iter(updates), {"w": torch.zeros(1)})
+
+
+@pytest.mark.parametrize(("parts", "most"), [(8, 100), (8, 2), (1, 100), (100, 100)])
+def test_shares_hold_every_client_once_in_order(parts: int, most: int) -> None:
+    sizes = {client: size for client, size in enumerate([5, 0, 90, 1, 1, 1, 40, 40, 3])}
+    shares = _shares(list(sizes), sizes, parts, most)
+    assert [client for share in shares for client in share] == list(sizes)
+    assert max(map(len, shares)) <= most
+
+
+_PEAK = """
+    import resource, sys, tempfile
+    from pathlib import Path
+    sys.path.insert(0, {tests!r})
+    import torch
+    from torch import nn
+    import test_federation as t
+
+    class Wide(nn.Module):  # 8 MB
+        def __init__(self):
+            super().__init__()
+            self.hidden, self.head = nn.Linear(36, 50_000), nn.Linear(50_000, 3)
+
+        def forward(self, images):
+            return self.head(torch.relu(self.hidden(images.flatten(1))))
+
+    task = t.Classification(lambda seed: Wide(), 3)
+    rounds, clients = int(sys.argv[1]), int(sys.argv[2])
+    with tempfile.TemporaryDirectory() as folder:
+        settings = t.Rounds(rounds, 0, keep="last")
+        data = t.Clients([t.make_data(2)] * clients)
+        t.run_rounds(task, t.METHOD, data, settings, Path(folder), workers=1)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+def test_memory_grows_neither_with_rounds_nor_with_clients() -> None:
+    """Peak memory of whole processes with a model of 8 MB, in MiB."""
+
+    def peak(rounds: int, clients: int) -> int:
+        script = textwrap.dedent(_PEAK.format(tests=str(Path(__file__).parent)))
+        command = [sys.executable, "-c", script, str(rounds), str(clients)]
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    few = peak(2, 3)
+    assert peak(20, 3) < few + 60, "18 more rounds would keep 144 MB"
+    assert peak(2, 40) < few + 60, "37 more clients would keep 296 MB"
 
 
 def test_only_the_last_model_is_kept_on_request(tmp_path: Path) -> None:
@@ -495,7 +763,7 @@ def test_worker_count_never_exceeds_the_request_or_the_clients(monkeypatch: pyte
     assert worker_count(2, 10, device="cuda") == 1
     monkeypatch.setenv("FEDLIB_WORKERS", "1")
     assert worker_count(None, 10) == 1
-    for wrong in (0, -1, True, "two"):
+    for wrong in (0, -1, True, "two", "²"):
         with pytest.raises(InputError, match="workers is"):
             worker_count(wrong, 4)  # type: ignore[arg-type]
 

@@ -7,7 +7,7 @@ memory and data, the round and the seed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -64,7 +64,8 @@ class FedAvg:
         local_epochs: passes over the client's data in a round.
         batch_size: samples in a batch; the last batch of a pass may be smaller.
         batch_norm: ``global``: clients' running statistics are averaged like weights; ``local``: each client
-            keeps its own (affine parameters stay shared); ``frozen``: they keep their initial values.
+            keeps its own (affine parameters stay shared), so the global model's are those of the start and only
+            personal models are worth evaluating; ``frozen``: they keep their initial values.
     """
 
     name: ClassVar[str] = "fedavg"
@@ -111,7 +112,7 @@ class FedAvg:
         """Return tensors that the client sends beside its model, after its training."""
         return {}
 
-    def aggregate(self, server: Server, updates: Sequence[Update]) -> Server:
+    def aggregate(self, server: Server, updates: Iterable[Update]) -> Server:
         """Return the server after the round: w = sum_k n_k w_k / sum_k n_k over the clients that share."""
         return Server(weighted_mean(updates, server.weights), server.memory)
 
