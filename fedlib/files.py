@@ -69,9 +69,10 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def read_table(path: Path) -> DataFrame:
-    """Read a CSV table with every float exactly as it was written."""
+    """Read a CSV table with every float exactly as it was written; only an empty field is missing."""
     import pandas as pd
 
     # Before 3.1 the default parser may miss the last digit; from 3.1 on it is exact and the option deprecated.
     exact = tuple(map(int, pd.__version__.split(".")[:2])) >= (3, 1)
-    return pd.read_csv(path) if exact else pd.read_csv(path, float_precision="round_trip")
+    options: dict[str, Any] = {} if exact else {"float_precision": "round_trip"}
+    return pd.read_csv(path, keep_default_na=False, na_values=[""], **options)  # "None" and "NA" are words

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # looking at stored runs needs neither
 log = logging.getLogger(__name__)
 
 _KEY_LENGTH = 20  # hex digits: 80 bits
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)  # what a damaged JSON file can raise
 
 
 def versions() -> dict[str, str]:
@@ -157,14 +158,13 @@ class Store:
         return self.root / spec.name / spec.key
 
     def get(self, spec: RunSpec) -> Run | None:
-        """Return the stored run, or None if there is none or it is damaged (it is removed then)."""
+        """Return the stored run, or None if there is none or it is damaged."""
         try:
             return self._open(self.folder(spec))
         except FileNotFoundError:
             return None
         except DamagedRun as damage:
-            log.warning("%s %s: %s; it is computed again", spec.name, spec.key, damage)
-            shutil.rmtree(self.folder(spec))
+            log.warning("%s %s: %s", spec.name, spec.key, damage)
             return None
 
     def compute(self, spec: RunSpec, function: Callable[[Workspace], None]) -> Run:
@@ -180,8 +180,11 @@ class Store:
                 return run
             log.info("%s %s: computing (%s)", spec.name, spec.key, self.why(spec))
             final = self.folder(spec)
+            _remove(final)  # only a damaged run can be here
             workspace = Workspace(_partial(final))
             workspace.folder.mkdir(parents=True, exist_ok=True)
+            for name in ("metrics.csv", "tensors.safetensors"):  # of an attempt that was stopped while ending
+                (workspace.folder / name).unlink(missing_ok=True)
             start = time.perf_counter()
             function(workspace)
             if not (workspace.folder / "metrics.csv").exists():
@@ -192,6 +195,8 @@ class Store:
             files.write_json(
                 workspace.folder / "environment.json", environment() | {"seconds": round(seconds, 3)}
             )
+            for path in workspace.folder.rglob(".*"):  # left by writes that were killed
+                path.unlink()
             files.write_json(workspace.folder / "checksums.json", _checksums(workspace.folder))
             os.replace(workspace.folder, final)
             log.info("%s %s: done in %.1f s", spec.name, spec.key, seconds)
@@ -211,7 +216,7 @@ class Store:
             return "an earlier computation was interrupted; it goes on from its last checkpoint"
         best: Sequence[str] | None = None
         for path in self._finished(spec.name):
-            with contextlib.suppress(OSError, json.JSONDecodeError):
+            with contextlib.suppress(*_UNREADABLE):
                 stored = json.loads((path / "key.json").read_text())
                 changes = _changes(stored, spec.parts)
                 if best is None or len(changes) < len(best):
@@ -221,11 +226,13 @@ class Store:
         return "changed: " + "; ".join(best[:4]) + (f"; and {len(best) - 4} more" if len(best) > 4 else "")
 
     def list(self) -> tuple[Run, ...]:
-        """Return all finished runs, unchecked, by name and key."""
+        """Return all finished runs by name and key; only damage that prevents reading is noticed, and logged."""
         runs = []
         for path in self._finished("*"):
-            with contextlib.suppress(OSError, json.JSONDecodeError):
+            try:
                 runs.append(_read(path))
+            except DamagedRun as damage:
+                log.warning("%s %s: %s", path.parent.name, path.name, damage)
         return tuple(runs)
 
     def show(self, key: str) -> Run:
@@ -238,12 +245,12 @@ class Store:
         return self._open(self._find(key))
 
     def remove(self, key: str) -> Path:
-        """Remove the run whose key starts with ``key`` and return the folder that it had.
+        """Remove the run whose key starts with ``key``, finished or not, and return the folder that it had.
 
         Raises:
             InputError: if no run or several runs match.
         """
-        path = self._find(key)
+        path = self._find(key, unfinished=True)
         shutil.rmtree(path)
         return path
 
@@ -251,8 +258,9 @@ class Store:
         """Yield the folders of interrupted computations."""
         yield from sorted(self.root.glob("*/.*.partial"))
 
-    def _find(self, key: str) -> Path:
-        matches = [path for path in self._finished("*") if path.name.startswith(key)] if key else []
+    def _find(self, key: str, *, unfinished: bool = False) -> Path:
+        folders = list(self._finished("*")) + (list(self.unfinished()) if unfinished else [])
+        matches = [path for path in folders if path.name.lstrip(".").startswith(key)] if key else []
         if len(matches) != 1:
             raise InputError(
                 f"run key {key!r} matches {len(matches)} runs; 'fedlib runs list' shows the keys"
@@ -264,16 +272,14 @@ class Store:
         return tuple(sorted(found))
 
     def _open(self, path: Path) -> Run:
-        if not path.is_dir():
+        if not path.exists():
             raise FileNotFoundError(path)
         try:
-            expected = json.loads((path / "checksums.json").read_text())
-        except (OSError, ValueError) as error:
+            expected = dict(json.loads((path / "checksums.json").read_text()))
+        except _UNREADABLE as error:
             raise DamagedRun("damaged: checksums.json cannot be read") from error
-        if (found := _checksums(path)) != expected:
-            names = sorted(
-                name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)
-            )
+        found = _checksums(path)
+        if names := sorted(n for n in expected.keys() | found.keys() if expected.get(n) != found.get(n)):
             raise DamagedRun(f"damaged: {', '.join(names)}")
         return _read(path)
 
@@ -310,10 +316,20 @@ def _checksums(folder: Path) -> dict[str, str]:
 
 
 def _read(path: Path) -> Run:
-    environment = json.loads((path / "environment.json").read_text())
-    seconds = float(environment.pop("seconds"))
-    config = json.loads((path / "config.json").read_text())
+    try:
+        environment = json.loads((path / "environment.json").read_text())
+        seconds = float(environment.pop("seconds"))
+        config = dict(json.loads((path / "config.json").read_text()))
+    except _UNREADABLE as error:
+        raise DamagedRun("damaged: environment.json or config.json cannot be read") from error
     return Run(path.parent.name, path.name, path, config, environment, seconds)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

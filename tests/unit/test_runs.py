@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 import torch
 
+from fedlib import files
 from fedlib.errors import InputError
 from fedlib.runs import DamagedRun, RunSpec, Store, Workspace
 from fedlib.runs import code as run_code
@@ -70,6 +71,79 @@ def test_a_missing_or_added_file_is_noticed(tmp_path: Path) -> None:
     assert store.get(SPEC) is None
     (store.compute(SPEC, _finish).path / "metrics.csv").unlink()
     assert store.get(SPEC) is None
+
+
+@pytest.mark.parametrize("name", ["checksums.json", "environment.json", "config.json", "key.json"])
+@pytest.mark.parametrize("content", ["[]", "3", "{}", "\x00"])
+def test_a_file_with_other_content_is_damage_and_nothing_else(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    store = Store(tmp_path)
+    (store.compute(SPEC, _finish).path / name).write_text(content)
+    assert store.get(SPEC) is None
+    assert "damaged" in store.why(SPEC)
+    assert store.why(replace(SPEC, config={"seed": 1}))
+    assert len(store.list()) <= 1
+    assert not store.compute(SPEC, _finish).reused
+    store.folder(SPEC).rename(tmp_path / "away")
+    store.folder(SPEC).write_text("a file where the run should be")
+    assert not store.compute(SPEC, _finish).reused
+
+
+def test_a_damaged_run_is_removed_by_the_process_that_computes_it_anew(tmp_path: Path) -> None:
+    """Looking must not remove: another process may just have repaired it."""
+    store = Store(tmp_path)
+    path = store.compute(SPEC, _finish).path
+    (path / "metrics.csv").write_text("x")
+    assert store.get(SPEC) is None
+    assert path.exists()
+
+
+def test_files_of_an_attempt_that_was_stopped_do_not_count(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+
+    def stopped(workspace: Workspace) -> None:
+        workspace.finish(_table(), {"old": torch.zeros(1)})
+        (workspace.folder / ".metrics.csv.tmp").write_text("half")
+        raise ValueError("stopped")
+
+    with pytest.raises(ValueError, match="stopped"):
+        store.compute(SPEC, stopped)
+    with pytest.raises(RuntimeError, match="without Workspace.finish"):
+        store.compute(SPEC, lambda workspace: None)
+    run = store.compute(SPEC, lambda workspace: workspace.finish(_table()))
+    assert run.tensors == {}
+    assert not list(run.path.rglob(".*"))
+
+
+def test_an_unfinished_run_can_be_removed(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with pytest.raises(RuntimeError):
+        store.compute(SPEC, lambda workspace: (workspace.folder / "half").touch())
+    assert len(list(store.unfinished())) == 1
+    store.remove(SPEC.key[:8])
+    assert list(store.unfinished()) == []
+
+
+def test_words_that_look_like_missing_values_stay_words(tmp_path: Path) -> None:
+    table = pd.DataFrame({"seed": [0, 1], "readout": ["None", "NA"], "value": [0.1, None]})
+    run = Store(tmp_path).compute(SPEC, lambda workspace: workspace.finish(table))
+    assert list(run.metrics["readout"]) == ["None", "NA"]
+    assert list(run.metrics["value"].isna()) == [False, True]
+
+
+def test_an_interrupted_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "value.json"
+    files.write_json(path, 1)
+
+    def fails(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", fails)
+    with pytest.raises(KeyboardInterrupt):
+        files.write_json(path, 2)
+    assert path.read_text() == "1\n"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_an_error_leaves_no_run_and_keeps_the_work_done(tmp_path: Path) -> None:
