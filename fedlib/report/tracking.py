@@ -291,8 +291,7 @@ def gain_over_ratio(frame: pd.DataFrame, *, gain: str, label: str, title: str) -
             "noise = what the prediction misses", (1, 0.98), xycoords=("data", "axes fraction"), rotation=90,
             ha="right", va="top", fontsize=8, color="#333333",
         )  # fmt: skip
-        axis.set(xscale="log", xlabel="noise-to-drift ratio q", ylabel=label)
-        axis.xaxis.set_major_formatter(plt.FormatStrFormatter("%g"))
+        axis.set(xlabel="noise-to-drift ratio q", ylabel=label)
         handles, names = axis.get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
         figure.suptitle(title, fontsize=12)
@@ -311,7 +310,7 @@ def helped(frame: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (noise, remaining), part in frame.groupby(["noise", "remaining"]):
         row = {
-            "pixel noise": noise,
+            "pixel noise": f"{noise:g}",
             "remaining": f"{100 * remaining:g} %",
             "mean q": f"{part['q'].mean():.2f}",
         }
