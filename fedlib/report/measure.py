@@ -1,14 +1,16 @@
 """Measuring one comparison rule on a tidy frame: select rows, reduce them per seed, estimate over seeds.
 
 Everything that could make a comparison silently mean something else is refused here: a metric that is not there,
-a filter that selects nothing, a condition that the rule neither fixes nor averages, unpaired seeds, rounds that
-differ between the sides, the same measurement twice.
+a filter that selects nothing, a condition that the rule neither fixes nor averages, unpaired seeds, rounds or
+averaged results that differ between the sides or between seeds, the same measurement twice.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -18,6 +20,7 @@ from fedlib.errors import InputError
 from fedlib.report.register import Filter, Frozen, Rule, Window
 
 MIN_SEEDS = 3
+ROUNDING = 1e-12  # of two numbers' size (at least 1): a smaller difference is none
 _COLUMNS = ("seed", "metric", "value")
 _NOT_CONDITIONS = {"seed", "round", "metric", "value"}
 
@@ -49,6 +52,7 @@ class Group(Frozen):
 
     Attributes:
         name: the group's column values, for example ``rare_class 5, remaining 0.1``; empty without groups.
+        key: the values alone.
         against: the values that name the other side where it has several, for example ``method ccvr``.
         ours: our side.
         theirs: the other side; None where ours is compared with a constant.
@@ -57,6 +61,7 @@ class Group(Frozen):
     """
 
     name: str
+    key: tuple[str, ...] = ()
     against: str
     ours: Estimate
     theirs: Estimate | None
@@ -111,24 +116,26 @@ def measure(rule: Rule, frame: pd.DataFrame) -> tuple[list[Group], Estimate]:
         Unmeasurable: too few seeds or rounds, or values that are not finite.
     """
     frame = frame.reset_index(drop=True)  # frames put together from several runs repeat their row labels
-    ours = _Side(rule, frame, rule.ours, rule.over)
+    ours = _side(rule, frame, rule.ours, rule.over)
     if rule.against is None:
         merged = ours.table.rename(columns={"value": "ours"})
         merged["theirs"] = rule.reference
         named = list(rule.over)
     else:
-        theirs = _Side(rule, frame, rule.against, (*rule.over, *rule.against_each))
+        theirs = _side(rule, frame, rule.against, (*rule.over, *rule.against_each))
         _same_conditions(rule, ours, theirs)
         merged = _pair(rule, ours.table, theirs.table)
         named = [*rule.over, *rule.against_each]
-    merged["effect"] = merged["ours"] - merged["theirs"]
+    merged["effect"] = _difference(merged["ours"], merged["theirs"])
     if rule.relative:
         merged["effect"] /= merged["theirs"].abs().replace(0.0, np.nan)
     if not np.isfinite(merged[["ours", "theirs", "effect"]].to_numpy()).all():
         raise Unmeasurable(f"'{rule.says}': some results are not finite numbers")
     groups = [((), merged)] if not named else list(merged.groupby(named, sort=True))
     measured = [_group(rule, key, part) for key, part in groups]
-    return measured, estimate(merged.groupby("seed")["ours"].mean())
+    ours_by_seed = merged.groupby("seed")["ours"].agg(["mean", "size"])
+    whole = ours_by_seed["size"] == ours_by_seed["size"].max()  # seeds that have every group
+    return measured, estimate(ours_by_seed["mean"][whole])
 
 
 def _group(rule: Rule, key: tuple[object, ...], part: pd.DataFrame) -> Group:
@@ -139,6 +146,7 @@ def _group(rule: Rule, key: tuple[object, ...], part: pd.DataFrame) -> Group:
     split = len(rule.over)
     return Group(
         name=_name(rule.over, key[:split]),
+        key=tuple(map(_text, key[:split])),
         against=_name(rule.against_each, key[split:]),
         ours=estimate(part["ours"]),
         theirs=None if rule.against is None else estimate(part["theirs"]),
@@ -156,33 +164,59 @@ def _holds(rule: Rule, effect: Estimate, per_seed: pd.Series) -> bool | None:
         assert effect.low is not None
         assert effect.high is not None
         low, high = effect.low, effect.high
+    least = ROUNDING * max(1.0, abs(low), abs(high), rule.margin)
     if rule.direction == ">":
-        return low > rule.margin
+        return low - rule.margin > least
     if rule.direction == "<":
-        return high < -rule.margin
-    return -rule.margin < low and high < rule.margin
+        return high + rule.margin < -least
+    return low + rule.margin > least and high - rule.margin < -least
 
 
+@dataclass(frozen=True)
 class _Side:
-    """One side of a rule: ``table`` has one ``value`` per seed and group; ``rows`` are those it was made from."""
+    """One side of a rule.
 
-    def __init__(self, rule: Rule, frame: pd.DataFrame, side: Filter, keys: tuple[str, ...]) -> None:
-        self.filter = _filters(rule, side)
-        self.rows = _window(_rows(frame, self.filter), rule.rounds)
-        self.table = _reduce(rule, self.rows, self.filter, keys)
-        if rule.minus is not None or rule.minus_rounds is not None:
-            fixed = self.filter | (rule.minus or {})
-            rows = _window(_rows(frame, fixed), rule.minus_rounds or rule.rounds)
-            if len(rows) == len(self.rows) and rows.index.equals(self.rows.index):
-                raise Unmeasurable(f"'{rule.says}': too few rounds to tell the two periods apart")
-            minus = _reduce(rule, rows, fixed, keys).rename(columns={"value": "minus"})
-            self.table = _join(rule, self.table, minus)
-            self.table["value"] -= self.table.pop("minus")
+    Attributes:
+        filter: the column values of the side.
+        rows: the rows of the frame that count.
+        keys: ``seed`` and the columns that name a group; without those that these rows do not depend on.
+        table: one ``value`` for each seed and group.
+    """
 
-    @property
-    def rounds(self) -> list[int]:
-        """Rounds of the rows, ascending; empty where results have no rounds."""
-        return sorted(self.rows["round"].dropna().unique()) if "round" in self.rows else []
+    filter: Filter
+    rows: pd.DataFrame
+    keys: list[str]
+    table: pd.DataFrame
+
+    def members(self, columns: Sequence[str]) -> dict[tuple[object, ...], frozenset[tuple[object, ...]]]:
+        """Return what each seed and group was made from: the values of ``columns`` that occur there."""
+        return _members(self.rows, self.keys, columns)
+
+
+def _side(rule: Rule, frame: pd.DataFrame, side: Filter, keys: tuple[str, ...]) -> _Side:
+    ours = _select(rule, frame, _filters(rule, side), rule.rounds, keys)
+    if rule.minus is None and rule.minus_rounds is None:
+        return ours
+    minus = _select(rule, frame, ours.filter | (rule.minus or {}), rule.minus_rounds or rule.rounds, keys)
+    if not minus.rows.index.intersection(ours.rows.index).empty:
+        raise Unmeasurable(f"'{rule.says}': too few rounds to tell the two periods apart")
+    other_period = rule.minus_rounds is not None or bool({"phase", "round"} & set(rule.minus or {}))
+    _same_members(rule, ours, minus, rule.pool if other_period else ("round", *rule.pool))
+    table = _join(rule, ours.table, minus.table.rename(columns={"value": "minus"}))
+    table["value"] = _difference(table["value"], table.pop("minus"))
+    return replace(ours, table=table)
+
+
+def _select(
+    rule: Rule, frame: pd.DataFrame, fixed: Filter, window: Window | None, keys: tuple[str, ...]
+) -> _Side:
+    rows = _rows(frame, fixed)
+    present = _present(rule, rows, keys)
+    rows = _window(rule, rows, window, [*present, *(name for name in rule.pool if name in rows)])
+    several = [name for name, wanted in fixed.items() if isinstance(wanted, tuple)]
+    table = _reduce(rule, rows, fixed, present)
+    _same_over_seeds(rule, rows, present, ["round", *rule.pool, *several])
+    return _Side(fixed, rows, present, table)
 
 
 def _filters(rule: Rule, side: Filter) -> Filter:
@@ -228,25 +262,26 @@ def _matches(column: pd.Series, allowed: tuple[object, ...]) -> pd.Series:
     return match
 
 
-def _window(rows: pd.DataFrame, window: Window | None) -> pd.DataFrame:
+def _window(rule: Rule, rows: pd.DataFrame, window: Window | None, runs: list[str]) -> pd.DataFrame:
+    """Choose rounds for each setting on its own (their numbers of rounds may differ), all seeds together."""
     if window is None:
         return rows
     if "round" not in rows or rows["round"].isna().any():
         raise InputError("the rule counts rounds, and some results have none")
-    chosen = rows["round"].isin(window.choose(rows["round"]))
+    settings = [rows[name] for name in runs if name != "seed"]
+    rounds = rows["round"].groupby(settings, dropna=False) if settings else [((), rows["round"])]
+    chosen = pd.concat([part.isin(window.choose(part)) for _, part in rounds]).reindex(rows.index)
     if not chosen.any():
         raise Unmeasurable("no results in the rounds that count")
+    lost = _members(rows, runs, []).keys() - _members(rows[chosen], runs, []).keys()
+    if lost:
+        names = "; ".join(sorted(_name(runs, key) for key in lost)[:6])
+        raise Unmeasurable(f"'{rule.says}': no results of {names} in the rounds that count")
     return rows[chosen]
 
 
-def _reduce(rule: Rule, rows: pd.DataFrame, fixed: Filter, keys: tuple[str, ...]) -> pd.DataFrame:
-    free = {*fixed, *rule.pool, *keys, *_NOT_CONDITIONS}
-    if "round" in rows:
-        free.add("phase")  # says nothing that the round does not
-    for column in rows.columns:
-        if column not in free and rows[column].nunique() > 1:
-            values = ", ".join(map(str, rows[column].unique()[:6]))
-            raise InputError(f"'{rule.says}': the rule neither fixes nor averages {column} ({values})")
+def _present(rule: Rule, rows: pd.DataFrame, keys: tuple[str, ...]) -> list[str]:
+    """Return ``seed`` and those of ``keys`` that the rows depend on."""
     present = ["seed"]
     for column in keys:
         if column not in rows.columns:
@@ -259,6 +294,38 @@ def _reduce(rule: Rule, rows: pd.DataFrame, fixed: Filter, keys: tuple[str, ...]
         if empty.any():
             raise InputError(f"'{rule.says}': {column} is missing in some results and given in others")
         present.append(column)
+    return present
+
+
+def _members(
+    rows: pd.DataFrame, keys: list[str], columns: Sequence[str]
+) -> dict[tuple[object, ...], frozenset[tuple[object, ...]]]:
+    values = rows[[*keys, *columns]].astype(object)
+    found = defaultdict(set)
+    for row in values.where(values.notna(), None).itertuples(index=False, name=None):  # None equals None
+        found[row[: len(keys)]].add(row[len(keys) :])
+    return {key: frozenset(members) for key, members in found.items()}
+
+
+def _same_over_seeds(rule: Rule, rows: pd.DataFrame, keys: list[str], averaged: Iterable[str]) -> None:
+    """Refuse seeds that are averages of different rounds or different members of what is averaged."""
+    columns = [name for name in dict.fromkeys(averaged) if name in rows and name not in keys]
+    for chosen in _each_and_all(columns):
+        seeds = defaultdict(set)
+        for (_, *group), members in _members(rows, keys, chosen).items():
+            seeds[tuple(group)].add(members)
+        if any(len(found) > 1 for found in seeds.values()):
+            raise Unmeasurable(f"'{rule.says}': {' and '.join(chosen)} differs between seeds")
+
+
+def _reduce(rule: Rule, rows: pd.DataFrame, fixed: Filter, present: list[str]) -> pd.DataFrame:
+    free = {*fixed, *rule.pool, *rule.over, *rule.against_each, *_NOT_CONDITIONS}
+    if "round" in rows:
+        free.add("phase")  # says nothing that the round does not
+    for column in rows.columns:
+        if column not in free and rows[column].nunique() > 1:
+            values = ", ".join(map(str, rows[column].unique()[:6]))
+            raise InputError(f"'{rule.says}': the rule neither fixes nor averages {column} ({values})")
     if rule.statistic == "mean":
         return (
             rows.groupby(present, as_index=False)["value"]
@@ -273,8 +340,8 @@ def _reduce(rule: Rule, rows: pd.DataFrame, fixed: Filter, keys: tuple[str, ...]
         if len(np.unique(x)) < 2:
             raise Unmeasurable(f"'{rule.says}': a slope needs two rounds")
         centred = x - x.mean()
-        y = part["value"].to_numpy(dtype=np.float64)
-        slopes.append((*key, rule.factor * float(centred @ (y - y.mean()) / (centred @ centred))))
+        y = _difference(part["value"], part["value"].mean()).to_numpy(dtype=np.float64)
+        slopes.append((*key, rule.factor * float(centred @ y / (centred @ centred))))
     return pd.DataFrame(slopes, columns=[*present, "value"])
 
 
@@ -304,8 +371,7 @@ def _same_keys(rule: Rule, left: pd.DataFrame, right: pd.DataFrame, keys: list[s
 
 def _same_conditions(rule: Rule, ours: _Side, theirs: _Side) -> None:
     """Refuse sides that differ in something that the rule does not compare."""
-    if ours.rounds and theirs.rounds and ours.rounds != theirs.rounds:
-        raise InputError(f"'{rule.says}': the two sides were measured in different rounds")
+    _same_members(rule, ours, theirs, ("round", *rule.pool))
     named = {*ours.filter, *theirs.filter, *rule.over, *rule.against_each, *_NOT_CONDITIONS, "phase"}
     for column in ours.rows.columns:
         if column in named or theirs.rows[column].isna().all() or ours.rows[column].isna().all():
@@ -314,8 +380,48 @@ def _same_conditions(rule: Rule, ours: _Side, theirs: _Side) -> None:
             raise InputError(f"'{rule.says}': {column} differs between the two sides")
 
 
-def _name(columns: tuple[str, ...], key: tuple[object, ...]) -> str:
-    return ", ".join(
-        f"{column} {value:g}" if isinstance(value, float) else f"{column} {value}"
-        for column, value in zip(columns, key)
-    )
+def _same_members(rule: Rule, ours: _Side, theirs: _Side, averaged: Sequence[str]) -> None:
+    """Refuse two averages over different rounds, or over different members of a column, for any seed or group."""
+    named = {*ours.filter, *theirs.filter}
+    columns = [
+        name
+        for name in averaged
+        if name in ours.rows
+        and name not in named
+        # Results that do not depend on a column serve all its members; but one number is no course over rounds.
+        and (name == "round" or not (ours.rows[name].isna().all() or theirs.rows[name].isna().all()))
+    ]
+    shared = [name for name in ours.keys if name in theirs.keys]
+    for chosen in _each_and_all(columns):
+        expected = defaultdict(set)
+        for key, members in ours.members(chosen).items():
+            expected[_project(ours.keys, key, shared)].add(members)
+        for key, members in theirs.members(chosen).items():
+            if expected.get(_project(theirs.keys, key, shared), {members}) != {members}:
+                if chosen == ["round"]:
+                    raise InputError(f"'{rule.says}': the two sides were measured in different rounds")
+                raise InputError(f"'{rule.says}': {' and '.join(chosen)} differs between the two sides")
+
+
+def _each_and_all(columns: list[str]) -> list[list[str]]:
+    # Each column first, for a message that names it; then all, for values that occur in other combinations.
+    return [*([name] for name in columns), columns]
+
+
+def _project(columns: list[str], key: tuple[object, ...], wanted: list[str]) -> tuple[object, ...]:
+    return tuple(value for column, value in zip(columns, key) if column in wanted)
+
+
+def _difference(left: pd.Series, right: pd.Series | float) -> pd.Series:
+    """Return ``left - right``, with 0 in place of rounding noise."""
+    difference = left - right
+    size = np.maximum(1.0, np.maximum(np.abs(left), np.abs(right)))
+    return difference.where(difference.abs() > ROUNDING * size, 0.0).where(difference.notna())
+
+
+def _text(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _name(columns: Sequence[str], key: Iterable[object]) -> str:
+    return ", ".join(f"{column} {_text(value)}" for column, value in zip(columns, key))

@@ -7,6 +7,7 @@ t-interval excludes the rule's margin. A printed value is reproduced only on the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
@@ -162,7 +163,8 @@ def standings(verdicts: Iterable[Verdict]) -> dict[str, Verdict]:
     """Return one verdict per entry of the register.
 
     Of several verdicts on an entry the one nearest to the paper's setting counts: the paper's data first, then
-    real before surrogate data, then the larger profile, then the first on its page. A verdict that was attempted
+    real before surrogate data, then a profile as it is before one with other settings, then the larger profile,
+    then the first on its page. A verdict that was attempted
     comes before one that was not. Tables and figures stand as far as the claims that they show.
     """
     best: dict[str, Verdict] = {}
@@ -235,14 +237,15 @@ def _resting(entry: Entry, on: Sequence[Verdict]) -> Verdict:
     return Verdict(id=entry.id, word=next(word for word in order if word in words), sentence=f"as {names}")
 
 
-def _nearness(verdict: Verdict) -> tuple[bool, bool, bool, int]:
+def _nearness(verdict: Verdict) -> tuple[bool, bool, bool, bool, int]:
     origin = verdict.provenance
     if origin is None:
-        return (False, False, False, -1)
+        return (False, False, False, False, -1)
     return (
         verdict.word != NOT_ATTEMPTED,
         all(item.name in verdict.entry.data for item in origin.data),
         all(item.kind == "real" for item in origin.data),
+        not origin.changed,
         PROFILES.index(origin.profile),
     )
 
@@ -302,12 +305,11 @@ def _sentence(
     says = rule.says[0].upper() + rule.says[1:]
     words = []
     if holds is not None:
-        names = dict.fromkeys(group.name for group in groups)
-        share = (
-            f" in {round(_share_holding(rule, groups) * len(names))} of {len(names)} groups"
-            if len(names) > 1
-            else ""
-        )
+        names = list(dict.fromkeys(group.name for group in groups))
+        share = ""
+        if len(names) > 1:
+            holding = round(_share_holding(rule, groups) * len(names))
+            share = f" in {holding} of {len(names)} groups ({_judged(rule, groups)})"
         where = ", ".join(filter(None, (weakest.name, weakest.against)))
         least = f"; least in {where}" if where else ""
         why = "" if holds else _why_not(rule, weakest)
@@ -320,6 +322,15 @@ def _sentence(
             f"{subject}: {found} against the paper's {printed}, {verb} the tolerance of {rule.tolerance:g}."
         )
     return " ".join(words)
+
+
+def _judged(rule: Rule, groups: Sequence[Group]) -> str:
+    """Name the groups that were judged: a page may compute fewer of them than a claim is about."""
+    keys = dict.fromkeys(group.key for group in groups)
+    values = [list(dict.fromkeys(column)) for column in zip(*keys)]
+    if math.prod(map(len, values)) == len(keys):  # every value with every other
+        return "; ".join(f"{column} {', '.join(found)}" for column, found in zip(rule.over, values))
+    return "; ".join(dict.fromkeys(group.name for group in groups))
 
 
 def _effect(rule: Rule, group: Group) -> str:

@@ -134,6 +134,30 @@ def test_equal_means_within_the_margin_with_its_whole_interval() -> None:
     assert word(rule, frame(mpt=[0.80, 0.80, 0.80], ncm=[0.70, 0.70, 0.70])) == NOT_REPRODUCED
 
 
+@pytest.mark.parametrize("size", [1.0, 1e6])
+def test_rounding_noise_is_no_effect(size: float) -> None:
+    noisy = frame(mpt=[size * (0.1 + 0.2)] * 3, ncm=[size * 0.3] * 3)
+    for direction in "><":
+        assert word(BETTER | {"direction": direction}, noisy) == NOT_REPRODUCED
+    assert word(BETTER | {"relative": True}, noisy) == NOT_REPRODUCED
+    real = frame(mpt=[size * (0.3 + 1e-9)] * 3, ncm=[size * 0.3] * 3)
+    assert word(BETTER, real) == TREND
+    constant = curves({"mpt": {seed: [size * 0.1] * 7 for seed in range(3)}})
+    slope = {"ours": {"method": "mpt"}, "statistic": "slope"}
+    assert [word(slope | {"direction": d}, constant) for d in "><"] == [NOT_REPRODUCED] * 2
+
+
+def test_an_effect_of_the_margin_and_rounding_noise_does_not_exceed_it() -> None:
+    results = frame(mpt=[0.8] * 3, ncm=[0.5] * 3)
+    assert 0.8 - 0.5 > 0.3
+    assert word(BETTER | {"margin": 0.3}, results) == NOT_REPRODUCED
+    assert (
+        word(BETTER | {"direction": "<", "margin": 0.3}, frame(mpt=[0.5] * 3, ncm=[0.8] * 3))
+        == NOT_REPRODUCED
+    )
+    assert word(BETTER | {"direction": "~", "margin": 0.3}, results) == NOT_REPRODUCED
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.floats(0, 1), min_size=3, max_size=6),
@@ -306,8 +330,21 @@ def test_a_claim_over_groups_must_hold_in_the_stated_share_of_them() -> None:
     assert word(rule, results) == NOT_REPRODUCED
     assert word(rule | {"share": 0.75}, results) == TREND
     found = verdict.judge(entry(rule), results, DIGITS)
-    assert "no in 3 of 4 groups; least in task c" in found.sentence
+    assert "no in 3 of 4 groups (task a, b, c, d); least in task c" in found.sentence
     assert [group.holds for group in found.parts[0].groups] == [True, True, False, True]
+
+
+def test_the_sentence_names_the_groups_that_were_judged() -> None:
+    rule = BETTER | {"over": ["task", "remaining"]}
+    both = [tasks({"a": (0.8, 0.5), "b": (0.7, 0.5)}).assign(remaining=share) for share in (0.02, 0.1)]
+    all_four = verdict.judge(entry(rule), pd.concat(both), DIGITS).sentence
+    assert "yes in 4 of 4 groups (task a, b; remaining 0.02, 0.1)" in all_four
+    three = pd.concat([both[0], both[1][both[1].task == "b"]])
+    assert "3 of 3 groups (task a, remaining 0.02; task b, remaining 0.02; task b, remaining 0.1)" in (
+        verdict.judge(entry(rule), three, DIGITS).sentence
+    )
+    one = verdict.judge(entry(BETTER | {"over": ["task"]}), tasks({"a": (0.8, 0.5)}), DIGITS)
+    assert "least in task a" in one.sentence
 
 
 def test_ours_must_beat_each_of_the_others() -> None:
@@ -363,6 +400,63 @@ def test_a_change_can_be_compared_with_a_change() -> None:
     rule = BETTER | {"rounds": {"last": 1}, "minus_rounds": {"first": 1}}
     assert word(rule, curves({"mpt": RISING, "ncm": flat})) == TREND
     assert word(rule, curves({"mpt": flat, "ncm": RISING})) == NOT_REPRODUCED
+
+
+SHORT = RISING | {1: RISING[1][:2]}
+LAST = BETTER | {"rounds": {"last": 2}}
+
+
+def test_seeds_with_other_rounds_are_not_averaged_with_the_rest() -> None:
+    flat = {seed: [0.1] * len(curve) for seed, curve in SHORT.items()}
+    result = verdict.judge(entry(BETTER), curves({"mpt": SHORT, "ncm": flat}), DIGITS)
+    assert (result.word, result.sentence) == (
+        NOT_ATTEMPTED,
+        "'better': round differs between seeds",
+    )
+
+
+def test_a_seed_without_results_in_the_window_is_named_not_dropped() -> None:
+    four = {**SHORT, 3: RISING[0]}
+    flat = {seed: [0.1] * len(curve) for seed, curve in four.items()}
+    result = verdict.judge(entry(LAST), curves({"mpt": four, "ncm": flat}), DIGITS)
+    assert (result.word, result.sentence) == (
+        NOT_ATTEMPTED,
+        "'better': no results of seed 1 in the rounds that count",
+    )
+
+
+def test_one_number_is_not_compared_with_a_mean_over_rounds() -> None:
+    results = pd.concat([curves({"mpt": RISING}), frame(ncm=[0.1] * 3)])
+    with pytest.raises(InputError, match="the two sides were measured in different rounds"):
+        verdict.judge(entry(BETTER), results, DIGITS)
+
+
+def test_rounds_are_compared_in_each_group_and_chosen_in_each() -> None:
+    flat = {seed: [0.1] * 4 for seed in range(3)}
+    long, short = curves({"mpt": RISING, "ncm": flat}), curves({"mpt": RISING, "ncm": flat})
+    both = pd.concat([long.assign(task="a"), short[short["round"] <= 3].assign(task="b")])
+    result = verdict.judge(entry(LAST | {"over": ["task"]}), both, DIGITS)
+    assert result.word == TREND
+    assert [group.ours.mean for group in result.parts[0].groups] == pytest.approx([0.3533, 0.2533], abs=1e-4)
+    # Together both sides have rounds 1 to 4, in task b they differ.
+    uneven = both[~((both.task == "b") & (both.method == "ncm") & (both["round"] == 3))]
+    with pytest.raises(InputError, match="different rounds"):
+        verdict.judge(entry(BETTER | {"over": ["task"]}), uneven, DIGITS)
+
+
+def test_what_is_averaged_is_the_same_on_both_sides_and_in_all_seeds() -> None:
+    rule = BETTER | {"pool": ["task"]}
+    results = tasks({"a": (0.9, 0.5), "b": (0.45, 0.5)})
+    hard = results.task == "b"
+    whole = pd.concat([results.assign(remaining=share) for share in (0.02, 0.1)])
+    lone = (whole.task == "b") & (whole.method == "mpt") & (whole.remaining == 0.1)
+    with pytest.raises(InputError, match="task differs between the two sides"):
+        word(rule | {"over": ["remaining"]}, whole[~lone])
+    lacking = verdict.judge(entry(rule), results[~(hard & (results.seed == 0))], DIGITS)
+    assert (lacking.word, lacking.sentence) == (
+        NOT_ATTEMPTED,
+        "'better': task differs between seeds",
+    )
 
 
 def test_a_difference_can_be_compared_with_a_difference() -> None:
@@ -435,6 +529,17 @@ def test_standings_prefer_the_run_nearest_to_the_paper() -> None:
     assert verdict.standings([paper, surrogate, digits])["MPT-8"] is paper
     assert verdict.standings([empty, surrogate])["MPT-8"] is surrogate
     assert len(verdict.standings([])) == len(register.load().entries)
+
+
+def test_a_profile_as_it_is_comes_before_a_larger_one_with_other_settings() -> None:
+    def judged(profile: str, *changed: str) -> Verdict:
+        origin = Provenance(data=(DataUse(name="nuimages", kind="real"),), profile=profile, changed=changed)
+        return Verdict(id="MPT-8", word=TREND, sentence="s", provenance=origin)
+
+    whole, changed = judged("overnight"), judged("paper", "rounds")
+    for order in ([whole, changed], [changed, whole]):
+        assert verdict.standings(order)["MPT-8"] is whole
+    assert verdict.standings([whole, judged("paper")])["MPT-8"].provenance == judged("paper").provenance
 
 
 def test_a_figure_stands_as_its_claims_do() -> None:
@@ -512,7 +617,9 @@ def test_one_class_without_a_loss_is_enough_to_fail_for_all_classes(results: pd.
     spared.loc[chosen, "value"] += 0.3
     result = verdict.judge(register.lookup("MPT-16"), spared, DIGITS)
     assert result.word == NOT_REPRODUCED
-    assert "no in 2 of 4 groups; least in rare_class 8" in result.sentence
+    assert (
+        "no in 2 of 4 groups (rare_class 1, 8; remaining 0.02, 0.1); least in rare_class 8" in result.sentence
+    )
     assert verdict.judge(register.lookup("MPT-13"), spared, DIGITS).word == TREND
 
 
