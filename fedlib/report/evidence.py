@@ -21,13 +21,14 @@ from pydantic import Field, TypeAdapter, ValidationError
 from fedlib.data import card
 from fedlib.errors import InputError
 from fedlib.experiments import settings as profiles
-from fedlib.experiments.settings import Settings
+from fedlib.experiments.settings import MPTSettings, Settings
 from fedlib.report import verdict as verdicts
 from fedlib.report.register import Frozen, lookup
 from fedlib.report.verdict import DataUse, Part, Provenance, Verdict
 from fedlib.runs import Run
 
 MIME = "application/vnd.fedlib+json"
+_WHERE_IT_RUNS = ("device",)  # changes no number beyond rounding
 _PACKAGES = ("python", "torch", "numpy", "fedlib")
 
 
@@ -39,7 +40,7 @@ class RunInfo(Frozen):
         keys: first ten hex digits of each run's key.
         data: data sets and their kind.
         profile: name of the profile.
-        changed: names of the settings that differ from the profile's.
+        changed: names of the settings that differ from the profile's, or from the settings in a run.
         seeds: the seeds in the results.
         seconds: time that the runs took to compute, added up.
         versions: versions of the packages that computed them.
@@ -116,11 +117,14 @@ def judge(claim_id: str, frame: pd.DataFrame, *, run: Run | Sequence[Run], setti
         settings: the settings of the runs; they name the profile.
 
     Raises:
-        InputError: unknown claim, or a frame that does not hold what the claim's rules need.
+        InputError: unknown claim, a frame that does not hold what the claim's rules need, or seeds in the frame
+            that no run has.
     """
     entry = lookup(claim_id)
     runs = [run] if isinstance(run, Run) else list(run)
     result = verdicts.judge(entry, frame, _origin(runs, settings))
+    if foreign := set(frame["seed"]) - _seeds(runs):
+        raise InputError(f"results have seed {min(foreign)}, and no run has it: they come from other runs")
     display(_Shown(VerdictPayload(verdict=result), _verdict_text(result), _verdict_html(result)))
 
 
@@ -192,7 +196,12 @@ def _origin(runs: Sequence[Run], settings: Settings) -> Provenance:
         raise InputError("no run is given; results without a run have no origin")
     names = dict.fromkeys(_dataset(run) for run in runs)
     data = tuple(DataUse(name=name, kind=card(name).kind) for name in names)
-    return Provenance(data=data, profile=settings.profile, changed=_changed(settings))
+    changed = dict.fromkeys([*_changed(settings), *_differing(runs, settings)])
+    return Provenance(data=data, profile=settings.profile, changed=tuple(changed))
+
+
+def _seeds(runs: Sequence[Run]) -> set[int]:
+    return {int(seed) for run in runs for seed in run.metrics["seed"].unique()}
 
 
 def _dataset(run: Run) -> str:
@@ -208,10 +217,28 @@ def _changed(settings: Settings) -> tuple[str, ...]:
     return tuple(
         name
         for name in type(settings).model_fields
-        if name != "device"
+        if name not in _WHERE_IT_RUNS
         and getattr(settings, name) != getattr(planned, name)
         and not (name == "seeds" and settings.seeds > planned.seeds)
     )
+
+
+def _differing(runs: Sequence[Run], settings: Settings) -> list[str]:
+    """Names of the settings that a run was not computed with: sweeps do so on purpose, and are no longer the
+    profile. What the profile itself plans for a task or a backbone is no difference."""
+    planned: list[Settings] = [settings]
+    if isinstance(settings, MPTSettings):
+        bases = [settings, *map(settings.for_task, settings.tasks)]
+        planned = [*bases, *(base.for_backbone(name) for base in bases for name in settings.backbones)]
+    plans = [plan.model_dump(mode="json", exclude={*_WHERE_IT_RUNS}) for plan in planned]
+    found: dict[str, None] = {}
+    for run in runs:
+        differences = [
+            [name for name in plan if name in run.config and run.config[name] != plan[name]] for plan in plans
+        ]
+        nearest = min(differences, key=len)
+        found |= dict.fromkeys(nearest)
+    return list(found)
 
 
 def _infos(runs: Sequence[Run], settings: Settings) -> tuple[RunInfo, ...]:
@@ -225,7 +252,6 @@ def _infos(runs: Sequence[Run], settings: Settings) -> tuple[RunInfo, ...]:
 
 def _info(name: str, runs: Sequence[Run], settings: Settings) -> RunInfo:
     origin = _origin(runs, settings)
-    seeds = {int(seed) for run in runs for seed in run.metrics["seed"].unique()}
     found: dict[str, dict[str, None]] = {}
     for run in runs:
         for package in _PACKAGES:
@@ -236,7 +262,7 @@ def _info(name: str, runs: Sequence[Run], settings: Settings) -> RunInfo:
         data=origin.data,
         profile=origin.profile,
         changed=origin.changed,
-        seeds=tuple(sorted(seeds)),
+        seeds=tuple(sorted(_seeds(runs))),
         seconds=float(sum(run.seconds for run in runs)),
         versions={package: " and ".join(each) for package, each in found.items()},
     )

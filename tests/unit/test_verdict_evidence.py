@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,36 @@ def test_the_origin_of_the_numbers_is_shown(run: Run, shown: list[dict[str, Any]
     assert payload["runs"][0]["changed"] == ["rounds"]
     evidence.provenance(run, settings=profiles.load("mpt", "quick", seeds=2))
     assert shown[1][evidence.MIME]["runs"][0]["changed"] == ["seeds"]
+
+
+PAPER = profiles.load("mpt", "paper")
+
+
+@pytest.mark.parametrize(
+    ("config", "changed"),
+    [
+        ({}, []),
+        ({"rounds": PAPER.rounds, "lr": PAPER.lr, "seed": 1, "device": "cpu"}, []),
+        ({"rounds": 3}, ["rounds"]),
+        ({"lr": 0.5, "model": "cnn4"}, ["model", "lr"]),
+        ({"dataset_options": {"version": "v1.0-mini"}}, ["dataset_options"]),
+        ({"model": "resnet18"}, []),  # a backbone of the profile
+        ({"dataset": "car1000-fine", "model": "resnet18"}, []),  # on a task of the profile
+        ({"dataset": "digits"}, ["dataset"]),
+    ],
+)
+def test_a_run_with_other_settings_is_no_run_of_the_profile(
+    run: Run, shown: list[dict[str, Any]], config: dict[str, Any], changed: list[str]
+) -> None:
+    planned = replace(run, config={"dataset": PAPER.dataset})
+    evidence.provenance(planned, replace(run, config={"dataset": PAPER.dataset} | config), settings=PAPER)
+    assert shown[0][evidence.MIME]["runs"][0]["changed"] == changed
+
+
+def test_results_with_seeds_that_no_run_has_are_refused(run: Run) -> None:
+    more = pd.concat([METRICS, METRICS[METRICS.seed == 0].assign(seed=3)])
+    with pytest.raises(InputError, match="results have seed 3, and no run has it"):
+        evidence.judge("MPT-16", more, run=run, settings=QUICK)
 
 
 def test_the_mark_of_the_end_is_small(shown: list[dict[str, Any]]) -> None:
