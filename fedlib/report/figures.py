@@ -32,7 +32,8 @@ STYLE: Any = {
 
 
 @contextmanager
-def _style(**changes: Any) -> Iterator[None]:
+def style(**changes: Any) -> Iterator[None]:
+    """Draw inside the block in the book's style, with some of its settings changed."""
     # A backend that is loaded inside rc_context loses its interactive mode on leaving it, and a notebook then
     # shows the first figure only; so it is loaded before.
     plt.switch_backend(matplotlib.get_backend())
@@ -71,7 +72,7 @@ def curves(
     """
     lines = list(order) if order is not None else _levels(frame[hue])
     panels = _levels(frame[column]) if column else [None]
-    with _style():
+    with style():
         figure, axes = plt.subplots(
             1, len(panels), figsize=(WIDTH, 3.4), sharey=True, squeeze=False, layout="constrained"
         )
@@ -118,7 +119,7 @@ def bars(
         order: the values of ``hue`` to draw, in this order.
     """
     lines = list(order) if order is not None else _levels(frame[hue])
-    with _style():
+    with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.4), layout="constrained")
         sns.barplot(
             data=frame, x=x, y="value", hue=hue, hue_order=lines, errorbar="sd", palette=PALETTE, ax=axis,
@@ -142,7 +143,7 @@ def heat_map(table: pd.DataFrame, *, label: str, title: str, number_format: str 
         title: what the figure says.
         number_format: format of the numbers.
     """
-    with _style(**{"axes.grid": False}):
+    with style(**{"axes.grid": False}):
         figure, axis = plt.subplots(figsize=(WIDTH, 0.32 * len(table) + 1.4), layout="constrained")
         sns.heatmap(table, annot=True, fmt=number_format, cmap="Blues", ax=axis, cbar_kws={"label": label})
         axis.tick_params(axis="y", rotation=0)

@@ -18,7 +18,7 @@ from fedlib import models
 from fedlib.experiments.mpt_tracking import View
 from fedlib.federation.model_state import model_state
 from fedlib.methods.mpt.trackers import METHODS, TrackerOptions
-from fedlib.report.figures import PALETTE, WIDTH, _style
+from fedlib.report.figures import PALETTE, WIDTH, style
 
 PARTS = {
     "static": "static: residual of the departure",
@@ -155,7 +155,7 @@ def cost_beside_f1(
     price = rows[rows["metric"] == cost].assign(value=lambda part: part["value"] * scale)
     parts = [(price, cost_label, _COST_HATCH), (after(rows, "rare_f1"), "F1 of the rare class", _SCORE_HATCH)]
     names = labels(order)
-    with _style():
+    with style():
         figure, axes = plt.subplots(1, 2, figsize=(WIDTH, 3.4), sharey=True, layout="constrained")
         colours = sns.color_palette(PALETTE)
         for place, (axis, (part, label, hatch)) in enumerate(zip(axes, parts, strict=True)):
@@ -230,7 +230,7 @@ def span_picture(points: pd.DataFrame, *, title: str) -> Figure:
     rounds = sorted(points["round"].unique())
     colours = dict(zip(POINTS, sns.color_palette(PALETTE, len(POINTS)), strict=True))
     colours["remaining class"] = (0.45, 0.45, 0.45)
-    with _style(**{"axes.grid": False}):
+    with style(**{"axes.grid": False}):
         figure, axes = plt.subplots(
             1,
             len(rounds),
@@ -277,7 +277,7 @@ def gain_over_ratio(frame: pd.DataFrame, *, gain: str, label: str, title: str) -
         title: what the figure says.
     """
     noises = sorted(frame["noise"].unique())
-    with _style():
+    with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.6), layout="constrained")
         for colour, marker, noise in zip(sns.color_palette(PALETTE, len(noises)), cycle("o^sDvX"), noises):
             part = frame[frame["noise"] == noise]
