@@ -65,6 +65,17 @@ def test_damaged_run_is_reported_not_read(stored):
     assert "damaged: metrics.csv" in result.output
 
 
+@pytest.mark.parametrize("content", ["{}", "[]", "not JSON", '{"seconds": "long"}'])
+def test_list_survives_a_damaged_run_and_shows_the_others(stored, content):
+    other = RunSpec("test.other", {"seed": 4}, {}, ("fedlib.errors",))
+    metrics = pd.DataFrame({"seed": [4], "metric": ["accuracy"], "value": [0.5]})
+    whole = Store().compute(other, lambda workspace: workspace.finish(metrics))
+    (stored.path / "environment.json").write_text(content)
+    result = _invoke("runs", "list")
+    assert result.exit_code == 0, result.exception
+    assert whole.key in result.output
+
+
 @pytest.mark.parametrize("command", ["show", "why", "remove"])
 def test_unknown_run_key_is_one_line_and_status_2(command):
     result = _invoke("runs", command, "abc")
