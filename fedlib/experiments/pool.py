@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, TypeVar
 
-from fedlib.federation.engine import end_with_parent, worker_count
+import torch
+
+from fedlib.federation.engine import end_with_parent, one_thread, worker_count
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -28,7 +30,8 @@ def run_all(
     """
     workers = worker_count(None, len(jobs), device)
     if workers == 1 or len(jobs) < workers:
-        return [function(job, None) for job in jobs]
+        with one_thread():
+            return [function(job, None) for job in jobs]
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(workers, context, initializer=_set, initargs=(function,)) as pool:
         return list(pool.map(_call, jobs))
@@ -40,6 +43,7 @@ _function: Callable[..., Any]  # of this worker process: inherited by the fork, 
 def _set(function: Callable[..., Any]) -> None:
     global _function
     _function = function
+    torch.set_num_threads(1)  # as in one_thread; besides, OpenMP's threads do not survive a fork
     end_with_parent()
 
 

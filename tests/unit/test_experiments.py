@@ -165,6 +165,8 @@ def test_jobs_keep_their_order_and_surface_their_errors(monkeypatch: pytest.Monk
     monkeypatch.setenv("FEDLIB_WORKERS", "2")
     assert run_all(lambda job, _: job * 2, [1, 2, 3]) == [2, 4, 6]
     assert run_all(lambda job, workers: workers, [1, 2]) == [1, 1]
+    assert run_all(lambda job, _: torch.get_num_threads(), [1, 2]) == [1, 1]
+    assert run_all(lambda job, _: torch.get_num_threads(), [1]) == [1]
     with pytest.raises(ZeroDivisionError):
         run_all(lambda job, _: 1 // job, [1, 0, 2])
 

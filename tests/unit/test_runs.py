@@ -175,6 +175,7 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
     """The system refuses the write after 4 KiB, as a full disk does."""
 
     def limited() -> None:
+        torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
         store = Store(tmp_path)
