@@ -298,12 +298,12 @@ def _most_clients(weights: State) -> int:
 
 
 def _shares(clients: Sequence[int], sizes: Mapping[int, int], parts: int, most: int) -> list[list[int]]:
-    """Cut ``clients`` into about ``parts`` runs of neighbours with similar sums of sizes, ``most`` at a time."""
+    """Cut ``clients`` into runs of neighbours: at most ``most``, and at most a part's sum of sizes if possible."""
     budget = sum(sizes[client] for client in clients) / parts
     shares: list[list[int]] = []
     load = 0
     for client in clients:
-        if not shares or load >= budget or len(shares[-1]) >= most:
+        if not shares or load + sizes[client] > budget or len(shares[-1]) >= most:
             shares.append([])
             load = 0
         shares[-1].append(client)

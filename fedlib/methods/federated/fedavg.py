@@ -191,7 +191,7 @@ class FedAvg:
                     local.steps += 1
                     total += loss.detach()
         mean_loss = float(total) / local.steps
-        if not (torch.isfinite(total) and torch.isfinite(model.values).all()):
+        if not torch.isfinite(total + model.values.sum()):  # a sum is finite only if all its terms are
             raise FloatingPointError(
                 f"client {local.client}, round {local.round}: the model or its loss ({mean_loss}) is not finite; "
                 f"a smaller lr than {self.lr} may help"
