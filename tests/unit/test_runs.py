@@ -185,7 +185,7 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
             os._exit(7)
         os._exit(0)
 
-    process = multiprocessing.get_context("fork").Process(target=limited)
+    process = multiprocessing.get_context("fork").Process(target=limited, daemon=True)
     process.start()
     process.join(60)
     assert process.exitcode == 7
