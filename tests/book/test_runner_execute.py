@@ -215,18 +215,25 @@ pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid()))
 time.sleep(600)"""
     notebook = write_notebook(book, f"x/waiting-{end}", cell)
     code = (
-        "import sys, pathlib\nfrom fedlib.book import execute, notebook, layout\n"
+        # A test run that was itself started in the background passes an ignored SIGINT on.
+        "import pathlib, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from fedlib.book import execute, notebook, layout\n"
         "class Silent:\n    started = finished = lambda self, item: None\n"
         f"layout = layout.Layout(pathlib.Path({str(book.root)!r}))\n"
         f"jobs = execute.plan([notebook.read({notebook.page!r}, pathlib.Path({str(notebook.path)!r}))], layout)\n"
         "execute.run(jobs, Silent())\n"
     )
     runner = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
-    _wait(lambda: pid_file.exists() and pid_file.read_text())
-    kernel = int(pid_file.read_text())
-    runner.send_signal(end)
-    _wait(lambda: not psutil.pid_exists(kernel) or psutil.Process(kernel).status() == psutil.STATUS_ZOMBIE)
-    runner.communicate(timeout=20)
+    try:
+        _wait(lambda: pid_file.exists() and pid_file.read_text())
+        kernel = int(pid_file.read_text())
+        runner.send_signal(end)
+        _wait(
+            lambda: not psutil.pid_exists(kernel) or psutil.Process(kernel).status() == psutil.STATUS_ZOMBIE
+        )
+        runner.communicate(timeout=20)
+    finally:
+        runner.kill()
     assert runner.returncode != 0
     assert not book.executed_copy(notebook.page).exists()
 
