@@ -158,6 +158,12 @@ def main(
             )
         console.print(table)
     torch.set_num_threads(cores)
+    few = [ImageData(images[:1], labels[:1], normalizer) for _ in range(2)]
+    for workers in (1, 2):
+        seconds = statistics.median(
+            fedlib_loop(few, few[0], 1, workers=workers, bf16=False) for _ in range(repeats)
+        )
+        console.print(f"start-up and one round of two images, {workers} process(es): {seconds:.3f} s")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     console.print(f"peak memory of this process: {peak:.0f} MiB")
 

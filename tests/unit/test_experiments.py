@@ -179,6 +179,19 @@ def test_a_study_selects_rows_and_refuses_empty_selections() -> None:
         study.select(a=3)
 
 
+def test_nothing_is_written_outside_the_state_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    work, state, temporary = (tmp_path / name for name in ("work", "state", "temporary"))
+    for folder in (work, temporary):
+        folder.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("FEDLIB_HOME", str(state))
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    foundations.readouts(settings.load("foundations", "smoke", TINY))
+    assert list(work.iterdir()) == []
+    assert list(temporary.iterdir()) == []
+    assert [path.name for path in state.iterdir()] == ["runs"]
+
+
 def test_skew_grows_as_alpha_falls() -> None:
     config = settings.load("foundations", "smoke")
     share = {}
