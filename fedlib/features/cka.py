@@ -1,0 +1,141 @@
+"""Linear centred kernel alignment (CKA): how alike two representations of the same items are.
+
+Kornblith et al. 2019; the unbiased estimator of HSIC is Song et al.'s (2012), its use on mini-batches Nguyen et
+al.'s (2021). Rows of X (n, p1) and Y (n, p2) are the same items. All arithmetic is float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from fedlib.errors import InputError, choose
+
+Hsic = Literal["biased", "unbiased"]
+Form = Literal["auto", "gram", "feature"]
+
+LARGEST_GRAM = 4096  # rows and columns above which neither form is formed
+CHUNK = 2**18  # columns that are cast and centred at a time in the Gram form
+CONSTANT = 1e-12  # share of the energy below which centred activations count as constant
+ROUNDING = 1e-6  # how far outside [0, 1] rounding may put the biased estimate
+
+
+def linear_cka(x: Tensor, y: Tensor, *, hsic: Hsic = "biased", form: Form = "auto") -> float:
+    """Return the linear CKA of two representations, in [0, 1], or NaN if there are too few rows to tell.
+
+    Two constant representations give 1 (nothing says that they differ), one constant and one not give 0.
+
+    Args:
+        x: (n, p1), any floating type.
+        y: (n, p2), the same n items in the same order.
+        hsic: ``biased`` is the empirical HSIC; of unrelated features it has the mean 1 / (1 + n / p).
+            ``unbiased`` has the mean 0 there; negative values are cut off. It needs n > 3.
+        form: ``gram`` works on (n, n) matrices, ``feature`` on (p1, p2); ``auto`` takes the smaller.
+
+    Raises:
+        InputError: arguments that are no two matrices with the same number of rows, unknown option, or a
+            problem with more than 4096 rows and columns (take a subset of the rows).
+        FloatingPointError: activations that are not finite.
+    """
+    choose("hsic", hsic, get_args(Hsic))
+    choose("form", form, get_args(Form))
+    if x.dim() != 2 or y.dim() != 2 or len(x) != len(y):
+        raise InputError(
+            f"representations have shapes {tuple(x.shape)} and {tuple(y.shape)}; "
+            "allowed: two matrices with the same number of rows"
+        )
+    n, p = len(x), max(x.shape[1], y.shape[1])
+    if n < (2 if hsic == "biased" else 4):
+        return float("nan")
+    if not (torch.isfinite(x).all() and torch.isfinite(y).all()):
+        raise FloatingPointError("activations are not finite")
+    flat = [is_constant(x), is_constant(y)]
+    if any(flat):
+        return 1.0 if all(flat) else 0.0
+    gram = n <= p if form == "auto" else form == "gram"
+    if (n if gram else p) > LARGEST_GRAM:
+        raise InputError(
+            f"{n} rows and {p} columns; allowed: at most {LARGEST_GRAM} of either, take fewer rows"
+        )
+    if hsic == "unbiased":
+        return ratio(*unbiased_hsic(x, y))
+    # CKA = <K~, L~> / (|K~| |L~|) with K~ = X~ X~', or |Y~' X~|^2 / (|X~' X~| |Y~' Y~|); HSIC's factors cancel
+    if gram:
+        k, other = centred_gram(x), centred_gram(y)
+        raw = float((k * other).sum() / (k.norm() * other.norm()))
+    else:
+        a, b = (m.double() - m.double().mean(0) for m in (x, y))
+        raw = float((b.T @ a).norm() ** 2 / ((a.T @ a).norm() * (b.T @ b).norm()))
+    if not -ROUNDING <= raw <= 1 + ROUNDING:
+        raise ArithmeticError(f"linear CKA is {raw}, which is outside [0, 1] by more than rounding")
+    return min(max(raw, 0.0), 1.0)
+
+
+def minibatch_cka(batches: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """Return the CKA of representations that come in batches: unbiased HSIC summed, then one ratio.
+
+    Nguyen et al. 2021, equation 3. Batches with fewer than four rows are left out; NaN if none is left.
+
+    Args:
+        batches: pairs (n_b, p1), (n_b, p2).
+    """
+    sums = torch.zeros(3, dtype=torch.float64)
+    used = False
+    for x, y in batches:
+        if len(x) >= 4:
+            sums += torch.tensor(unbiased_hsic(x, y), dtype=torch.float64)
+            used = True
+    return ratio(*sums.tolist()) if used else float("nan")
+
+
+def ratio(xy: float, xx: float, yy: float) -> float:
+    """Return HSIC(X,Y) / sqrt(HSIC(X,X) HSIC(Y,Y)) cut to [0, 1]; NaN where a self-similarity is not positive."""
+    if xx <= 0 or yy <= 0:
+        return float("nan")
+    return float(min(max(xy / (xx * yy) ** 0.5, 0.0), 1.0))
+
+
+def unbiased_hsic(x: Tensor, y: Tensor) -> tuple[float, float, float]:
+    """Return the unbiased HSIC of (X, Y), (X, X) and (Y, Y) for linear kernels (Song et al. 2012, equation 5).
+
+        HSIC_u(K, L) = [tr(K^ L^) + (1'K^ 1)(1'L^ 1) / ((n-1)(n-2)) - 2 / (n-2) 1'K^ L^ 1] / (n (n-3))
+
+    with K^ = X X' without its diagonal.
+
+    Args:
+        x: (n, p1), n > 3.
+        y: (n, p2).
+    """
+    n = len(x)
+    # The estimate does not depend on the mean; centring first keeps large means from cancelling digits.
+    k, other = (centred_gram(m).fill_diagonal_(0.0) for m in (x, y))
+
+    def value(a: Tensor, b: Tensor) -> float:
+        rows_a, rows_b = a.sum(1), b.sum(1)
+        total = (a * b).sum() + rows_a.sum() * rows_b.sum() / ((n - 1) * (n - 2))
+        return float((total - 2 / (n - 2) * (rows_a @ rows_b)) / (n * (n - 3)))
+
+    return value(k, other), value(k, k), value(other, other)
+
+
+def centred_gram(x: Tensor, chunk: int = CHUNK) -> Tensor:
+    """Return X~ X~' (n, n) float64 of the column-centred ``x`` (n, p), ``chunk`` columns at a time."""
+    total = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
+    for part in x.split(chunk, dim=1):
+        part = part.double()
+        part = part - part.mean(0)
+        total += part @ part.T
+    return total
+
+
+def is_constant(x: Tensor) -> bool:
+    """Return whether the rows of ``x`` (n, p) are equal up to rounding: |X~|^2 <= 1e-12 |X|^2."""
+    energy = centred = 0.0
+    for part in x.split(CHUNK, dim=1):
+        part = part.double()
+        energy += float(part.square().sum())
+        centred += float((part - part.mean(0)).square().sum())
+    return centred <= CONSTANT * max(energy, 1e-30)
