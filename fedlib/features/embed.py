@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from fedlib.models import Classifier
+from fedlib.models import Classifier, Embedder
 
 
-def embed(model: Classifier, images: torch.Tensor, batch_size: int = 128) -> torch.Tensor:
+def embed(model: Classifier | Embedder, images: torch.Tensor, batch_size: int = 128) -> torch.Tensor:
     """Return the features of all images in evaluation mode, (N, d), on the images' device.
 
     The model's mode is put back afterwards; no gradients are kept and no BatchNorm statistics change.

@@ -1,13 +1,14 @@
-"""``resnet18``: ResNet-18 (He et al., CVPR 2016) of torchvision with the stem for small images.
-
-The ImageNet stem reduces a 32-pixel image to 8 x 8 before the first block. As usual for small images (section 4.2
-of that paper), it is replaced by one 3 x 3 convolution of stride 1 without max-pooling.
-"""
+"""``resnet18``: ResNet-18 (He et al., CVPR 2016) of torchvision with the stem for small images."""
 
 from __future__ import annotations
 
 from torch import nn
 from torchvision.models import resnet18
+
+from fedlib.models import resnet
+
+TORCHVISION = "ResNet18_Weights.IMAGENET1K_V1"
+HEAD = ("fc.",)  # of a checkpoint; not part of the backbone
 
 
 def backbone(in_channels: int, image_size: int) -> tuple[nn.Module, int]:
@@ -16,12 +17,9 @@ def backbone(in_channels: int, image_size: int) -> tuple[nn.Module, int]:
     ``image_size`` s makes no difference. With s = 8 the last stage has one place for each image, so a training
     batch of one image has no BatchNorm statistics; torch then raises a ValueError.
     """
-    net = resnet18(weights=None)
-    net.conv1 = nn.Conv2d(in_channels, 64, kernel_size=3, stride=1, padding=1, bias=False)
-    nn.init.kaiming_normal_(
-        net.conv1.weight, mode="fan_out", nonlinearity="relu"
-    )  # as torchvision does elsewhere
-    net.maxpool = nn.Identity()
-    dim = net.fc.in_features
-    net.fc = nn.Identity()
-    return net, dim
+    return resnet.headless(resnet.small_stem(resnet18(weights=None), in_channels))
+
+
+def imagenet() -> tuple[nn.Module, int]:
+    """Return the network with the ImageNet stem, for weights that were trained with it; d = 512."""
+    return resnet.headless(resnet18(weights=None))
