@@ -32,6 +32,7 @@ from fedlib.federation.population import Clients
 from fedlib.federation.rounds import Rounds, run_rounds
 from fedlib.federation.tasks import Classification, ImageData
 from fedlib.methods.federated.fedavg import FedAvg
+from fedlib.methods.federated.optimizers import SGD
 
 BATCH, LR, MOMENTUM = 64, 0.01, 0.9
 
@@ -55,7 +56,6 @@ def bare_loop(
     layout = torch.channels_last if channels_last else torch.contiguous_format
     model = build(0).to(memory_format=layout)
     flat_model = FlatModel(model) if flat else None
-    method = FedAvg(lr=LR, momentum=MOMENTUM, weight_decay=0.0)
     global_state = {name: value.clone() for name, value in model.state_dict().items()}
     total = sum(len(labels) for _, labels in parts)
     start = time.perf_counter()
@@ -65,7 +65,7 @@ def bare_loop(
             model.load_state_dict(global_state)
             model.train()
             optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
-            velocity = None
+            flat_optimizer = SGD(MOMENTUM, 0.0)
             for index in torch.randperm(len(labels)).split(BATCH):
                 if flat_model:
                     flat_model.grad.zero_()
@@ -75,7 +75,7 @@ def bare_loop(
                     model(images[index].contiguous(memory_format=layout)), labels[index]
                 ).backward()
                 if flat_model:
-                    velocity = method.sgd_step(flat_model, velocity)
+                    flat_optimizer.step(flat_model.values, flat_model.grad, LR)
                 else:
                     optimizer.step()
             for name, value in model.state_dict().items():

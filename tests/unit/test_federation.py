@@ -34,6 +34,7 @@ from fedlib.federation.rounds import Rounds, Trajectory, run_rounds
 from fedlib.federation.tasks import Classification, ImageData, classification_scores
 from fedlib.methods.federated.fedavg import FedAvg, Local
 from fedlib.methods.federated.fedprox import FedProx
+from fedlib.methods.federated.optimizers import SGD
 
 
 class SmallNet(nn.Module):
@@ -275,7 +276,7 @@ class PersonalHead(FedAvg):
         self.starts.append((local.round, local.client, head))
         return super().train(task, local)
 
-    def masks(self, local: Local) -> personal.Masks:
+    def masks(self, task: Any, local: Local) -> personal.Masks:
         return {"head.weight": torch.tensor(True)} if local.round <= self.until else {}
 
 
@@ -484,7 +485,7 @@ def test_fedprox_adds_the_gradient_of_its_proximal_term() -> None:
     model = FlatModel(build(0))
     start = model.values.clone()
     model.values.add_(0.5)
-    local = Local(0, 1, 0, model, start, Broadcast(1, {}), {}, make_data(4))
+    local = Local(0, 1, 0, model, start, Broadcast(1, {}), {}, make_data(4), 1)
     FedProx(mu=0.2).correct_gradient(local)
     assert torch.allclose(model.grad, torch.full_like(start, 0.2 * 0.5))
 
@@ -506,15 +507,14 @@ def test_sgd_on_the_flat_model_has_the_bits_of_torch_sgd(momentum: float, weight
     plain.to(memory_format=torch.channels_last).eval()
     flat.module.eval()
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay)
-    method = FedAvg(lr=0.1, momentum=momentum, weight_decay=weight_decay)
-    velocity = None
+    ours = SGD(momentum, weight_decay)
     for _ in range(4):
         flat.grad.zero_()
         plain.zero_grad()
         for model in (plain, flat.module):
             nn.functional.cross_entropy(model(images), labels).backward()
         optimizer.step()
-        velocity = method.sgd_step(flat, velocity)
+        ours.step(flat.values, flat.grad, 0.1)
     for name, tensor in plain.state_dict().items():
         assert torch.equal(flat.state()[name], tensor), name
 

@@ -69,10 +69,15 @@ def observed(model: nn.Module, see: Callable[[str, nn.Module, Any], None]) -> It
                 see(name, module, output)
 
             stack.callback(module.register_forward_hook(hook).remove)
-        stack.callback(lambda: [setattr(module, "training", flag) for module, flag in flags.items()])
+        stack.callback(_put_back, flags)
         stack.enter_context(torch.no_grad())
         model.eval()
         yield
+
+
+def _put_back(flags: dict[nn.Module, bool]) -> None:
+    for module, flag in flags.items():
+        module.training = flag
 
 
 @contextmanager

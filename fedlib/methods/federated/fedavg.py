@@ -8,7 +8,8 @@ memory and data, the round and the seed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import cos, pi
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -22,8 +23,11 @@ from fedlib.federation.messages import Broadcast, Update
 from fedlib.federation.method import Server
 from fedlib.federation.model_state import FlatModel, State
 from fedlib.federation.tasks import Data, Task, batches
+from fedlib.methods.federated.optimizers import SGD, AdamW, Optimizer
 
 BatchNorm = Literal["global", "local", "frozen"]
+OptimizerName = Literal["sgd", "adamw"]
+OptimizerState = Literal["reset", "keep"]
 
 
 @dataclass
@@ -39,7 +43,9 @@ class Local:
         broadcast: the server's message.
         memory: what the client kept from its last round; hooks may replace entries.
         data: training data.
+        total_steps: optimizer steps of the round.
         steps: optimizer steps taken so far.
+        metrics: numbers for the log that hooks add.
     """
 
     client: int
@@ -50,22 +56,30 @@ class Local:
     broadcast: Broadcast
     memory: State
     data: Data
+    total_steps: int
     steps: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class FedAvg:
-    """Federated averaging (McMahan et al. 2017, Algorithm 1) with SGD at the clients.
+    """Federated averaging (McMahan et al. 2017, Algorithm 1) with SGD or AdamW at the clients.
 
     Attributes:
         lr: step size.
-        momentum: momentum of SGD; its velocity starts anew in each round.
-        weight_decay: L2 penalty of SGD.
+        momentum: momentum of SGD.
+        weight_decay: L2 penalty of SGD, or AdamW's decoupled one.
         local_epochs: passes over the client's data in a round.
         batch_size: samples in a batch; the last batch of a pass may be smaller.
         batch_norm: ``global``: clients' running statistics are averaged like weights; ``local``: each client
             keeps its own (affine parameters stay shared), so the global model's are those of the start and only
             personal models are worth evaluating; ``frozen``: they keep their initial values.
+        optimizer: ``sgd`` or ``adamw``.
+        optimizer_state: ``reset``: momentum starts anew in each round; ``keep``: a client goes on with its own.
+        clip: largest norm of the gradient vector; None is no limit.
+        total_rounds: rounds over which the step size falls along half a cosine, from lr to lr_floor * lr.
+        lr_floor: see ``total_rounds``; 1 is a constant step size.
+        warmup_steps: steps of the first round over which the step size rises linearly from 0.
     """
 
     name: ClassVar[str] = "fedavg"
@@ -76,6 +90,12 @@ class FedAvg:
     local_epochs: int = 1
     batch_size: int = 32
     batch_norm: BatchNorm = "global"
+    optimizer: OptimizerName = "sgd"
+    optimizer_state: OptimizerState = "reset"
+    clip: float | None = None
+    total_rounds: int = 1
+    lr_floor: float = 1.0
+    warmup_steps: int = 0
 
     def __post_init__(self) -> None:
         for name, ok, allowed in (
@@ -85,6 +105,16 @@ class FedAvg:
             ("local_epochs", self.local_epochs >= 1, "at least 1"),
             ("batch_size", self.batch_size >= 1, "at least 1"),
             ("batch_norm", self.batch_norm in get_args(BatchNorm), ", ".join(get_args(BatchNorm))),
+            ("optimizer", self.optimizer in get_args(OptimizerName), ", ".join(get_args(OptimizerName))),
+            (
+                "optimizer_state",
+                self.optimizer_state in get_args(OptimizerState),
+                ", ".join(get_args(OptimizerState)),
+            ),
+            ("clip", self.clip is None or self.clip > 0, "above 0, or None"),
+            ("total_rounds", self.total_rounds >= 1, "at least 1"),
+            ("lr_floor", 0 <= self.lr_floor <= 1, "0 to 1"),
+            ("warmup_steps", self.warmup_steps >= 0, "at least 0"),
         ):
             if not ok:
                 raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
@@ -102,7 +132,18 @@ class FedAvg:
     def correct_gradient(self, local: Local) -> None:
         """Change ``local.model.grad`` (P,) in place after a backward pass."""
 
-    def masks(self, local: Local) -> personal.Masks:
+    def step_scale(self, local: Local) -> Tensor | None:
+        """Return factors (P,) of the parameter changes of the coming step; None leaves them as they are.
+
+        The step itself is scaled: scaling gradients would change nothing under an optimizer that normalises them.
+        """
+        return None
+
+    def batch_statistics(self, local: Local) -> bool:
+        """Return whether BatchNorm layers use and update batch statistics in the coming step."""
+        return self.batch_norm != "frozen"
+
+    def masks(self, task: Task, local: Local) -> personal.Masks:
         """Return what the client keeps for itself, after its training."""
         if self.batch_norm == "local":
             return {name: torch.tensor(True) for name in batch_norm_buffers(local.model.module)}
@@ -150,9 +191,10 @@ class FedAvg:
             broadcast=broadcast,
             memory={name: t for name, t in memory.items() if not name.startswith(("mask/", "own/"))},
             data=data,
+            total_steps=self.local_epochs * -(-len(data) // self.batch_size),
         )
         metrics = self.train(task, local) if len(data) else {}
-        chosen = self.masks(local)
+        chosen = self.masks(task, local)
         state = model.state()
         personal.check(chosen, state)
         return Update(
@@ -161,7 +203,7 @@ class FedAvg:
             weights=personal.shared_part(state, chosen),
             masks=chosen,
             statistics=self.statistics(task, local),
-            metrics=metrics,
+            metrics=metrics | local.metrics,
             memory=local.memory | join_memory(chosen, state),
         )
 
@@ -174,7 +216,7 @@ class FedAvg:
         model = local.model
         model.module.train()
         norms = batch_norm_layers(model.module)
-        velocity: Tensor | None = None
+        optimizer = self.make_optimizer(local)
         total = torch.zeros((), device=model.values.device)
         with seeds.torch_global(local.seed, "dropout", local.round, local.client):
             for epoch in range(self.local_epochs):
@@ -182,14 +224,16 @@ class FedAvg:
                 for batch, size in batches(local.data, self.batch_size, order):
                     # One sample has no batch statistics: it trains with the running ones.
                     for layer in norms:
-                        layer.train(self.batch_norm != "frozen" and size > 1)
+                        layer.train(size > 1 and self.batch_statistics(local))
                     model.grad.zero_()
                     loss = self.loss(task, local, batch)
                     loss.backward()
                     self.correct_gradient(local)
-                    velocity = self.sgd_step(model, velocity)
+                    self.step(local, optimizer)
                     local.steps += 1
                     total += loss.detach()
+        if self.optimizer_state == "keep":
+            local.memory |= {f"optimizer/{name}": t for name, t in optimizer.state().items()}
         mean_loss = float(total) / local.steps
         if not torch.isfinite(total + model.values.sum()):  # a sum is finite only if all its terms are
             raise FloatingPointError(
@@ -198,23 +242,38 @@ class FedAvg:
             )
         return {"train_loss": mean_loss, "steps": float(local.steps)}
 
-    def sgd_step(self, model: FlatModel, velocity: Tensor | None) -> Tensor | None:
-        """Take one step of SGD with momentum and weight decay, and return the new velocity (P,).
+    def make_optimizer(self, local: Local) -> Optimizer:
+        """Return the optimizer of a client's round, with what it kept from the last one."""
+        optimizer: Optimizer = (
+            AdamW(self.weight_decay) if self.optimizer == "adamw" else SGD(self.momentum, self.weight_decay)
+        )
+        kept = {
+            n.removeprefix("optimizer/"): t for n, t in local.memory.items() if n.startswith("optimizer/")
+        }
+        optimizer.load(kept)
+        return optimizer
 
-            g <- grad + weight_decay w,    v <- momentum v + g  (v = g at first),    w <- w - lr v
+    def step(self, local: Local, optimizer: Optimizer) -> None:
+        """Take one step on the model's parameters along its gradients."""
+        model = local.model
+        if self.clip is not None:
+            model.grad.mul_((self.clip / (model.grad.norm() + 1e-6)).clamp(max=1.0))
+        scale = self.step_scale(local)
+        before = None if scale is None else model.values.clone()
+        optimizer.step(model.values, model.grad, self.lr_at(local))
+        if scale is not None and before is not None:
+            model.values.sub_(before).mul_(scale).add_(before)
+            model.values.copy_(torch.where(scale == 0, before, model.values))  # the same bits, even after inf
 
-        The same bits as torch.optim.SGD, written out because on one vector it takes three operations, and the
-        first optimizer of a process costs over a second of imports.
-        """
-        with torch.no_grad():
-            step = model.grad
-            if self.weight_decay:
-                step = step.add(model.values, alpha=self.weight_decay)
-            if self.momentum:
-                velocity = step.clone() if velocity is None else velocity.mul_(self.momentum).add_(step)
-                step = velocity
-            model.values.add_(step, alpha=-self.lr)
-        return velocity
+    def lr_at(self, local: Local) -> float:
+        """Return the step size of the coming step."""
+        lr = self.lr
+        if self.lr_floor < 1:
+            progress = min((local.round - 1 + local.steps / local.total_steps) / self.total_rounds, 1.0)
+            lr *= self.lr_floor + (1 - self.lr_floor) * (1 + cos(pi * progress)) / 2
+        if local.round == 1 and local.steps < self.warmup_steps:
+            lr *= (local.steps + 1) / self.warmup_steps
+        return lr
 
 
 def batch_norm_layers(module: nn.Module) -> list[nn.Module]:
