@@ -19,7 +19,7 @@ from fedlib import seeds
 from fedlib.errors import InputError, choose
 from fedlib.models import pretrained
 from fedlib.models.base import Classifier
-from fedlib.models.embedding import IMAGENET_SIZE, Embedder
+from fedlib.models.embedding import IMAGENET_SIZE, Embedder, calibrate
 
 MODULES = {
     "cnn3": "fedlib.models.cnn3",
@@ -133,7 +133,7 @@ def embedder(
         (partial(module.backbone, channels, size), size)
     ]
     tensors, source = ({}, "random") if weights is None else pretrained.read(weights, name, module)
-    if tensors and channels == 3 and hasattr(module, "imagenet"):
+    if weights is not None and channels == 3 and hasattr(module, "imagenet"):
         whole = "neck.weight" in tensors  # made here: the former is likelier
         plans.insert(1 if whole else 0, (module.imagenet, IMAGENET_SIZE if input_size is None else size))
     refused: list[InputError] = []
@@ -141,8 +141,10 @@ def embedder(
         with seeds.torch_global(seed, "weights", name):
             net, net_dim = backbone()
             model = Embedder(net, net_dim, dim, channels, side)
+            if weights is None:
+                calibrate(model, seeds.torch_generator(seed, "calibration", name))
         try:
-            if tensors:
+            if weights is not None:
                 pretrained.load(tensors, model, module)
         except InputError as error:
             refused.append(error)

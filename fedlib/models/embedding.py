@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 IMAGENET_SIZE = 224  # pixels
+NOISE_IMAGES = 16  # for the BatchNorm statistics of random weights
 
 
 class Embedder(nn.Module):
@@ -28,6 +29,8 @@ class Embedder(nn.Module):
 
     Attributes:
         source: where the weights are from: ``random``, or the name of a checkpoint.
+
+    Random weights come with BatchNorm statistics that :func:`calibrate` measured on noise.
     """
 
     def __init__(
@@ -64,3 +67,26 @@ class Embedder(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the vectors (B, d) of images (B, channels, H, W), float32."""
         return self.features(x)
+
+
+def calibrate(model: Embedder, generator: torch.Generator) -> None:
+    """Set the BatchNorm statistics to those of images of noise, half of it white and half of it coarse.
+
+    With its initial statistics (mean 0, variance 1) a deep random network in evaluation mode loses its signal:
+    MobileNetV2's features vary by less than the LayerNorm's epsilon, and all images get the same vector. Encoders
+    with frozen BatchNorm (VCL-FPFT, section 3) would stay there.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    if not layers:
+        return
+    side, coarse = model.input_size, max(2, model.input_size // 8)
+    white = torch.randn(NOISE_IMAGES, model.channels, side, side, generator=generator)
+    smooth = torch.randn(NOISE_IMAGES, model.channels, coarse, coarse, generator=generator)
+    smooth = functional.interpolate(smooth, (side, side), mode="bilinear", align_corners=False)
+    momenta = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.momentum = 1.0  # the statistics of this batch and no others
+    with torch.no_grad():
+        model((white + smooth) / 2**0.5)
+    for layer, momentum in zip(layers, momenta):
+        layer.momentum = momentum

@@ -25,6 +25,13 @@ def build(name: str, **changes: int) -> models.Classifier:
     ("name", "parameters", "dim"),
     [
         ("cnn3", 94_538, 128),  # MPT specification, golden value M6
+        ("cnn3_bn", 94_762, 128),
+        ("resnet34", 21_282_122, 512),
+        ("wrn16_2", 691_674, 128),
+        ("vgg8_bn", 3_918_858, 512),
+        ("vgg16_bn", 14_728_266, 512),
+        ("mobilenetv2_attention", 2_223_872 + 6_558_720 + 12_810, 1280),
+        ("efficientnet_lite0", 3_383_818, 1280),
         ("resnet18", 11_173_962, 512),  # the usual number for ten classes with the small stem
         ("mobilenet_v3_small", 1_528_106, 1024),
         ("vit_tiny", 5_362_762, 192),
@@ -100,7 +107,9 @@ def test_convolutions_are_in_channels_last(name: str) -> None:
         assert weight.ndim != 4 or weight.is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("name", ["cnn3", "resnet18", "mobilenet_v3_small"])
+@pytest.mark.parametrize(
+    "name", ["cnn3", "resnet18", "vgg8_bn", "mobilenet_v3_small", "mobilenetv2_attention"]
+)
 def test_small_images_are_not_shrunk_away_by_the_stem(name: str) -> None:
     sizes: list[int] = []
     model = build(name).eval()
