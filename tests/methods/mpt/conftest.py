@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 from fedlib import seeds
 
@@ -17,6 +18,17 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def close() -> Callable[..., None]:
+    """Equal numbers, both as float64: ``close(found, expected, tolerance)``, absolute and relative."""
+
+    def check(found: Tensor | float, expected: Tensor | float | list, tolerance: float = 1e-9) -> None:
+        a, b = (torch.as_tensor(value, dtype=torch.float64) for value in (found, expected))
+        assert_close(a, b, atol=tolerance, rtol=tolerance)
+
+    return check
 
 
 @pytest.fixture

@@ -13,21 +13,16 @@ from fedlib.methods.mpt.baselines import ccvr, icarl, ldc, sdc
 from fedlib.methods.mpt.baselines.ccvr import CCVR
 from fedlib.methods.mpt.baselines.ldc import LDC
 
-
-def close(found, expected, tolerance=1e-10):
-    assert_close(found, torch.as_tensor(expected, dtype=torch.float64), atol=tolerance, rtol=tolerance)
-
-
 # --- SDC
 
 
-def test_sdc_golden_shift():
+def test_sdc_golden_shift(close):
     old = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
     delta = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     close(sdc.shift(old, old + delta, torch.zeros(2), 1.0), [0.62246, 0.37754], 1e-5)
 
 
-def test_sdc_of_all_vehicles_equals_that_of_all_features_in_one_place(random):
+def test_sdc_of_all_vehicles_equals_that_of_all_features_in_one_place(close, random):
     old, new, p = random(1, 60, 7), random(2, 60, 7), 20 * random(3, 7)
     whole = sdc.shift(old, new, p, 0.4)  # a bandwidth at which unscaled weights would all be zero
     assert torch.exp(-(old - p).square().sum(1) / (2 * 0.4**2)).sum() == 0
@@ -38,7 +33,7 @@ def test_sdc_of_all_vehicles_equals_that_of_all_features_in_one_place(random):
     close(sdc.combine(pieces[::-1]), whole)
 
 
-def test_sdc_limits(random):
+def test_sdc_limits(close, random):
     old, p, move = random(1, 30, 5), random(2, 5), random(3, 5)
     close(sdc.shift(old, old + move, p, 0.3), move)  # all move alike
     new = old + random(4, 30, 5)
@@ -54,7 +49,7 @@ def test_sdc_bandwidth_equals_the_authors_for_unit_features(random):
 # --- LDC
 
 
-def test_ldc_ridge_recovers_a_linear_drift_and_adds_up_over_vehicles(random):
+def test_ldc_ridge_recovers_a_linear_drift_and_adds_up_over_vehicles(close, random):
     old, drift = random(1, 50, 6), random(2, 6, 6)
     new = old @ drift.T
     close(ldc.fit_ridge(*ldc.sums(old, new), 0.0), drift, 1e-8)
@@ -63,7 +58,7 @@ def test_ldc_ridge_recovers_a_linear_drift_and_adds_up_over_vehicles(random):
     close(ldc.fit_ridge(s_no, s_oo), ldc.fit_ridge(*ldc.sums(old, new)))
 
 
-def test_ldc_ridge_shrinks_to_the_identity(random):
+def test_ldc_ridge_shrinks_to_the_identity(close, random):
     old = random(1, 4, 6)  # fewer samples than features
     close(ldc.fit_ridge(*ldc.sums(old, old)), torch.eye(6), 1e-9)
     with pytest.raises(InputError, match="singular"):
@@ -95,7 +90,7 @@ def test_ldc_by_adam_learns_the_map_with_the_steps_of_torch(random):
 # --- CCVR
 
 
-def test_ccvr_merge_is_the_unbiased_covariance_of_the_pooled_class(random):
+def test_ccvr_merge_is_the_unbiased_covariance_of_the_pooled_class(close, random):
     z, y = 100 + random(1, 40, 4), torch.arange(40) % 3
     y[0] = 3  # one sample of one class
     pieces = [ccvr.class_gaussians(a, b, 5) for a, b in zip(z.split([1, 2, 17, 20]), y.split([1, 2, 17, 20]))]
@@ -117,7 +112,7 @@ def test_ccvr_with_biased_vehicle_covariances_would_be_wrong(random):
     assert error.norm() > 0.05
 
 
-def test_ccvr_samples_follow_the_gaussians_and_few_samples_take_the_pooled_covariance(random, spd):
+def test_ccvr_samples_follow_the_gaussians_and_few_samples_take_the_pooled_covariance(close, random, spd):
     sigma = spd(1, 3)
     gaussians = ccvr.ClassGaussians(
         torch.tensor([50, 1, 0]), random(2, 3, 3), torch.stack([sigma, torch.zeros(3, 3), sigma])

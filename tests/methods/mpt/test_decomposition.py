@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.testing import assert_close
 
 from fedlib.errors import InputError
 from fedlib.methods.mpt.decomposition import complement, decompose, ridge_of
@@ -14,24 +13,14 @@ P = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 2.0], [0.0, 0.0, 0.0]], dtype=torc
 RARE = torch.tensor([1.0, 0.5, 3.0], dtype=torch.float64)
 
 
-def close(found, expected, tolerance=1e-9):
-    assert_close(
-        found,
-        torch.as_tensor(expected, dtype=torch.float64),
-        atol=tolerance,
-        rtol=tolerance,
-        check_dtype=False,
-    )
-
-
-def test_golden_m1_weights_and_residual_with_ridge():
+def test_golden_m1_weights_and_residual_with_ridge(close):
     found = decompose(P, RARE, 0.1875)
     assert found.ridge == pytest.approx(0.5)
     close(found.weights, [0.27272727, 0.47474747, 0.25252525], 1e-7)
     close(found.residual, [0.05050505, -0.00505051, 3.0], 1e-7)
 
 
-def test_golden_m2_limits_of_the_ridge():
+def test_golden_m2_limits_of_the_ridge(close):
     small, large = decompose(P, RARE, 0.0), decompose(P, RARE, 1e12)
     close(small.weights, [0.25, 0.5, 0.25])
     close(small.residual, [0.0, 0.0, 3.0])
@@ -43,7 +32,7 @@ def test_golden_m7_ridge_is_relative_to_the_mean_eigenvalue_of_the_span():
     assert ridge_of(P, 1.0) == pytest.approx(5.3333333 / 2, abs=1e-6)
 
 
-def test_weights_sum_to_one_and_solve_the_constrained_problem(random):
+def test_weights_sum_to_one_and_solve_the_constrained_problem(close, random):
     prototypes, p = random(1, 12, 5), random(2, 12)
     found = decompose(prototypes, p, 0.03)
     assert float(found.weights.sum()) == pytest.approx(1.0, abs=1e-12)
@@ -55,7 +44,7 @@ def test_weights_sum_to_one_and_solve_the_constrained_problem(random):
     close(found.weights, torch.linalg.solve(system, right)[:5], 1e-9)
 
 
-def test_translation_rotation_permutation_and_scale(random, rotation):
+def test_translation_rotation_permutation_and_scale(close, random, rotation):
     prototypes, p, shift, q = random(1, 8, 5), random(2, 8), random(3, 8), rotation(4, 8)
     base = decompose(prototypes, p, 0.02)
     moved = decompose(prototypes + shift[:, None], p + shift, 0.02)
@@ -71,7 +60,7 @@ def test_translation_rotation_permutation_and_scale(random, rotation):
     close(scaled.residual, 7 * base.residual)
 
 
-def test_a_prototype_in_the_affine_span_is_exact_under_any_affine_drift(random):
+def test_a_prototype_in_the_affine_span_is_exact_under_any_affine_drift(close, random):
     prototypes = random(1, 8, 5)
     weights = torch.softmax(random(2, 5), 0)
     found = decompose(prototypes, prototypes @ weights, 0.0)
@@ -81,7 +70,7 @@ def test_a_prototype_in_the_affine_span_is_exact_under_any_affine_drift(random):
     close(after @ found.weights, drift @ (prototypes @ weights) + shift, 1e-8)
 
 
-def test_more_classes_than_dimensions_give_the_minimum_norm_weights(random):
+def test_more_classes_than_dimensions_give_the_minimum_norm_weights(close, random):
     prototypes, p = random(1, 3, 9), random(2, 3)
     found = decompose(prototypes, p, 0.0)
     close(found.residual, torch.zeros(3), 1e-9)
@@ -98,7 +87,7 @@ def test_weights_are_bounded_by_the_ridge(random):
     assert (found.weights - 1 / 5).norm() <= bound
 
 
-def test_the_complement_makes_the_residual_and_is_a_symmetric_contraction(random):
+def test_the_complement_makes_the_residual_and_is_a_symmetric_contraction(close, random):
     prototypes, p = random(1, 8, 5), random(2, 8)
     close(complement(prototypes, p - prototypes.mean(1), 0.05), decompose(prototypes, p, 0.05).residual)
     c = complement(prototypes, torch.eye(8, dtype=torch.float64), 0.05)
@@ -108,7 +97,7 @@ def test_the_complement_makes_the_residual_and_is_a_symmetric_contraction(random
     assert values.max() <= 1 + 1e-12
 
 
-def test_without_ridge_the_complement_removes_the_span_and_equals_the_hard_projector(random):
+def test_without_ridge_the_complement_removes_the_span_and_equals_the_hard_projector(close, random):
     prototypes, v = random(1, 8, 5), random(2, 8)
     centred = prototypes - prototypes.mean(1, keepdim=True)
     close(complement(prototypes, centred, 0.0), torch.zeros(8, 5), 1e-9)
@@ -117,7 +106,7 @@ def test_without_ridge_the_complement_removes_the_span_and_equals_the_hard_proje
     close(twice, complement(prototypes, v, 0.3, "hard"), 1e-9)
 
 
-def test_one_class_gives_weight_one_and_no_complement(random):
+def test_one_class_gives_weight_one_and_no_complement(close, random):
     only, p = random(1, 4, 1), random(2, 4)
     found = decompose(only, p, 0.01)
     close(found.weights, [1.0])
@@ -125,12 +114,12 @@ def test_one_class_gives_weight_one_and_no_complement(random):
     close(complement(only, p, 0.01), p)
 
 
-def test_equal_prototypes_do_not_divide_by_zero():
+def test_equal_prototypes_do_not_divide_by_zero(close):
     same = torch.ones(4, 3, dtype=torch.float64)
     close(decompose(same, torch.zeros(4, dtype=torch.float64), 0.01).weights, [1 / 3] * 3)
 
 
-def test_an_unchanged_mean_gives_an_unchanged_residual_with_the_soft_complement(random):
+def test_an_unchanged_mean_gives_an_unchanged_residual_with_the_soft_complement(close, random):
     prototypes, p = random(1, 8, 5), random(2, 8)
     for lambda_rel in (0.0, 0.01, 1.0):
         close(measured_residual(prototypes, p, lambda_rel), decompose(prototypes, p, lambda_rel).residual)

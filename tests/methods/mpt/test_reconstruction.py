@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.testing import assert_close
 
 from fedlib.errors import InputError
 from fedlib.features.moments import ClassMoments
@@ -18,10 +17,6 @@ from fedlib.methods.mpt.reliability import by_count, effective_dimension, shrink
 
 RARE, CLASSES, DIM = 2, 6, 10
 FULL, LITE = MPTOptions(), MPTOptions(weight="js_euclid")
-
-
-def close(found, expected, tolerance=1e-9):
-    assert_close(found, torch.as_tensor(expected, dtype=torch.float64), atol=tolerance, rtol=tolerance)
 
 
 class World:
@@ -92,7 +87,7 @@ def rebuilt(world, record, options=FULL, *, small=False, map_features=lambda z: 
 
 
 @pytest.mark.parametrize("kind", ["ot", "zca", "chol", "pca", "scalar", "none"])
-def test_a_frozen_backbone_keeps_the_prototype_exactly_although_a_vehicle_left(world, kind):
+def test_a_frozen_backbone_keeps_the_prototype_exactly_although_a_vehicle_left(close, world, kind):
     options = MPTOptions(transport=kind, weight="fixed", alpha=0.0)
     record = stored(world, options)
     for _ in range(5):  # five fake rounds
@@ -100,7 +95,7 @@ def test_a_frozen_backbone_keeps_the_prototype_exactly_although_a_vehicle_left(w
 
 
 @pytest.mark.parametrize("weight", ["js", "js_euclid", "count", "count_deff", "fixed"])
-def test_a_frozen_backbone_keeps_it_for_any_weight_if_the_measurement_agrees(world, weight):
+def test_a_frozen_backbone_keeps_it_for_any_weight_if_the_measurement_agrees(close, world, weight):
     options = MPTOptions(weight=weight, alpha=0.7)
     record = stored(world, options)
     found = rebuilt(world, record, options, mean=world.rare_mean())
@@ -116,7 +111,7 @@ def test_statistics_that_kept_the_leaving_vehicle_would_drift_without_any_traini
 
 
 @pytest.mark.parametrize("small", [False, True])
-def test_a_translation_of_all_features_moves_the_prototype_by_itself(world, random, small):
+def test_a_translation_of_all_features_moves_the_prototype_by_itself(close, world, random, small):
     options, shift = LITE if small else FULL, random(5, DIM)
     record = stored(world, options, small=small)
     moved = rebuilt(world, record, options, small=small, map_features=lambda z: z + shift)
@@ -170,7 +165,7 @@ def test_shift_and_scale_leave_predictions_unchanged_end_to_end(random):
         assert torch.equal(predict(lambda z: 7 * z), before) == follows
 
 
-def test_symmetric_positive_drift_is_followed_exactly_by_optimal_transport(world, spd):
+def test_symmetric_positive_drift_is_followed_exactly_by_optimal_transport(close, world, spd):
     drift = spd(3, DIM)
     options = MPTOptions(rho=0.0, lambda_rel=0.0, weight="fixed")
     record = stored(world, options)
@@ -182,7 +177,7 @@ def test_symmetric_positive_drift_is_followed_exactly_by_optimal_transport(world
 
 
 @pytest.mark.parametrize("small", [False, True])
-def test_without_rare_samples_the_measurement_is_never_touched(world, small):
+def test_without_rare_samples_the_measurement_is_never_touched(close, world, small):
     options = LITE if small else FULL
     record = stored(world, options, small=small)
     nan = torch.full((DIM,), float("nan"), dtype=torch.float64)
@@ -263,7 +258,7 @@ def test_lite_scalars_follow_scale_and_regression_follows_the_measurement(world,
     assert lite.scalar("regress", then, then, e0) == 1.0  # no sample
 
 
-def test_a_remaining_class_without_samples_leads_to_a_refit_on_the_others(world):
+def test_a_remaining_class_without_samples_leads_to_a_refit_on_the_others(close, world):
     record = stored(world, replace(FULL, weight="fixed"))
     merged = ClassMoments.merge(world.moments(without=(0,)))
     means = prototypes(merged)
@@ -276,7 +271,7 @@ def test_a_remaining_class_without_samples_leads_to_a_refit_on_the_others(world)
         reconstruct(record, means, 0, FULL, covariance=merged.covariance())
 
 
-def test_several_departures_are_several_records(world, random):
+def test_several_departures_are_several_records(close, world, random):
     """A class that departs later is no support for the first one any more."""
     second = 4
     first_record = stored(world, replace(FULL, weight="fixed"))
@@ -296,7 +291,7 @@ def test_several_departures_are_several_records(world, random):
     assert torch.isfinite(first.prototype).all()
 
 
-def test_the_extensions_are_what_they_say(world):
+def test_the_extensions_are_what_they_say(close, world):
     drifted = lambda z: z + 0.5 * torch.sin(z)  # noqa: E731
     record = stored(world)
     plain = rebuilt(world, record, map_features=drifted)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.testing import assert_close
 
 from fedlib.errors import InputError
 from fedlib.methods.mpt.low_rank import LowRank, low_rank, transport_low_rank
@@ -13,21 +12,12 @@ from fedlib.methods.mpt.transport import KINDS, bures, prepare, transport, trans
 PUSHES = ("ot", "zca", "chol", "pca")
 
 
-def close(found, expected, tolerance=1e-8):
-    assert_close(
-        torch.as_tensor(found, dtype=torch.float64),
-        torch.as_tensor(expected, dtype=torch.float64),
-        atol=tolerance,
-        rtol=tolerance,
-    )
-
-
 def root(sigma, power=0.5):
     values, vectors = torch.linalg.eigh(sigma)
     return (vectors * values**power) @ vectors.T
 
 
-def test_golden_m3_optimal_transport_and_whitening():
+def test_golden_m3_optimal_transport_and_whitening(close):
     s0 = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64)
     st = torch.diag(torch.tensor([4.0, 1.0], dtype=torch.float64))
     e = torch.tensor([1.0, -1.0], dtype=torch.float64)
@@ -40,7 +30,7 @@ def test_golden_m3_optimal_transport_and_whitening():
 
 
 @pytest.mark.parametrize("kind", PUSHES)
-def test_it_pushes_one_covariance_to_the_other(kind, spd):
+def test_it_pushes_one_covariance_to_the_other(close, kind, spd):
     s0, st = spd(1, 7), spd(2, 7)
     t = transport_matrix(kind, s0, st)
     close(t @ s0 @ t.T, st)
@@ -57,12 +47,12 @@ def test_scalar_and_static_do_not_push_the_covariance(kind, spd):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_equal_covariances_move_nothing(kind, spd):
+def test_equal_covariances_move_nothing(close, kind, spd):
     close(transport_matrix(kind, spd(1, 6), spd(1, 6)), torch.eye(6))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_common_scale_is_followed_by_all_but_the_static_residual(kind, spd):
+def test_a_common_scale_is_followed_by_all_but_the_static_residual(close, kind, spd):
     expected = 1.0 if kind == "none" else 3.0
     close(transport_matrix(kind, spd(1, 6), 9 * spd(1, 6)), expected * torch.eye(6))
 
@@ -87,14 +77,14 @@ def test_only_optimal_transport_is_symmetric(kind, symmetric, spd):
     assert (float((t - t.T).norm()) < 1e-9) == symmetric
 
 
-def test_optimal_transport_recovers_any_symmetric_positive_drift_exactly(spd):
+def test_optimal_transport_recovers_any_symmetric_positive_drift_exactly(close, spd):
     for seed in range(5):
         s0, drift = spd(seed, 9), spd(100 + seed, 9)
         close(transport_matrix("ot", s0, drift @ s0 @ drift.T), drift, 1e-7)
         assert (transport_matrix("zca", s0, drift @ s0 @ drift.T) - drift).norm() > 1e-3
 
 
-def test_three_forms_of_optimal_transport_are_the_same(spd):
+def test_three_forms_of_optimal_transport_are_the_same(close, spd):
     s0, st = spd(1, 6), spd(2, 6)
     r0, rt = root(s0), root(st)
     inverse = root(s0, -0.5)
@@ -102,14 +92,14 @@ def test_three_forms_of_optimal_transport_are_the_same(spd):
     close(transport_matrix("ot", s0, st), rt @ root(rt @ s0 @ rt, -0.5) @ rt)
 
 
-def test_optimal_transport_and_whitening_agree_where_covariances_commute(rotation):
+def test_optimal_transport_and_whitening_agree_where_covariances_commute(close, rotation):
     q = rotation(1, 6)
     s0 = (q * torch.arange(1.0, 7.0, dtype=torch.float64)) @ q.T
     st = (q * torch.tensor([6.0, 1.0, 3.0, 2.0, 5.0, 4.0], dtype=torch.float64)) @ q.T
     close(transport_matrix("ot", s0, st), transport_matrix("zca", s0, st))
 
 
-def test_the_bures_cost_is_the_mean_squared_movement_of_optimal_transport(spd):
+def test_the_bures_cost_is_the_mean_squared_movement_of_optimal_transport(close, spd):
     s0, st = spd(1, 6), spd(2, 6)
     move = transport_matrix("ot", s0, st) - torch.eye(6)
     close(bures(s0, st), float((move @ s0 @ move.T).trace()))
@@ -136,7 +126,7 @@ def test_whitening_amplifies_low_variance_directions_and_optimal_transport_does_
 
 
 @pytest.mark.parametrize("kind", ["ot", "zca", "pca", "scalar", "none"])
-def test_the_low_rank_form_is_exact_for_low_rank_covariances(kind, rotation, random):
+def test_the_low_rank_form_is_exact_for_low_rank_covariances(close, kind, rotation, random):
     d, q = 20, 3
 
     def covariance(seed, rest):
@@ -158,7 +148,7 @@ def test_the_low_rank_form_is_exact_for_low_rank_covariances(kind, rotation, ran
         close(found, exact)
 
 
-def test_low_rank_keeps_the_leading_directions_and_the_trace(spd):
+def test_low_rank_keeps_the_leading_directions_and_the_trace(close, spd):
     sigma = spd(1, 10)
     approximation = low_rank(sigma, 4)
     close(approximation.dense().trace(), sigma.trace())
@@ -166,7 +156,7 @@ def test_low_rank_keeps_the_leading_directions_and_the_trace(spd):
     close(approximation.directions.T @ approximation.directions, torch.eye(4))
 
 
-def test_shared_directions_do_not_break_the_low_rank_basis(spd, random):
+def test_shared_directions_do_not_break_the_low_rank_basis(close, spd, random):
     a, e = low_rank(spd(1, 10), 3), random(2, 10)
     close(transport_low_rank("ot", a, a, e), e)
 
