@@ -21,7 +21,8 @@ class Layer:
     Attributes:
         name: name of its first module; "" is the model itself.
         modules: names of the modules whose outputs are its activations; more than one where they share a
-            parameter, or where a module is never called on its own (``out_proj`` of ``nn.MultiheadAttention``).
+            parameter or one is never called on its own (``out_proj`` of ``nn.MultiheadAttention``); none for
+            parameters that a container holds beside other layers.
         tensors: state names of its parameters and buffers.
         parameters: p_l, number of parameter values; a shared parameter counts once.
     """
@@ -64,7 +65,9 @@ def partition(model: nn.Module, called: Iterable[str] | None = None) -> tuple[La
         members = [name for name in order if leader[name] == head]
         parameters = {p: None for name in members for p in owners[name].parameters(recurse=False)}
         tensors = tuple(f"{name}.{t}" if name else t for name in members for t in _own_tensors(owners[name]))
-        layers.append(Layer(members[0], tuple(members), tensors, sum(p.numel() for p in parameters)))
+        # A container's output is that of its parts, so its own parameters have no activation to be scored by.
+        giving = tuple(name for name in members if not _parts(name, owners) - set(members))
+        layers.append(Layer(members[0], giving, tensors, sum(p.numel() for p in parameters)))
     # Buffers of modules without parameters (BatchNorm without affine maps) belong to no layer and are shared.
     return tuple(layers)
 
@@ -96,6 +99,10 @@ def blocks(model: nn.Module, prefixes: Sequence[str]) -> tuple[Layer, ...]:
     if missing:
         raise InputError(f"{missing[0]} is in no block; allowed: blocks that hold every parameter")
     return tuple(found)
+
+
+def _parts(name: str, owners: dict[str, nn.Module]) -> set[str]:
+    return {other for other in owners if other != name and other.startswith(f"{name}." if name else "")}
 
 
 def _ancestor(name: str, owners: dict[str, nn.Module]) -> str | None:

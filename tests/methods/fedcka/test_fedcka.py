@@ -1,0 +1,295 @@
+"""Layers, scores, selection and whole rounds of FedCKA on a small CNN."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedlib import models, seeds
+from fedlib.data import Normalizer
+from fedlib.errors import InputError
+from fedlib.federation.model_state import State
+from fedlib.federation.population import Clients
+from fedlib.federation.rounds import Rounds, Trajectory, run_rounds
+from fedlib.federation.tasks import Classification, ImageData
+from fedlib.methods.fedcka.activations import called_modules, to_rows
+from fedlib.methods.fedcka.fedcka import FedCKA
+from fedlib.methods.fedcka.layers import blocks, partition
+from fedlib.methods.fedcka.scores import Scoring, layer_scores
+from fedlib.methods.fedcka.selection import by_percentage, by_threshold
+from fedlib.methods.federated.fedavg import FedAvg
+
+
+class Net(nn.Module):
+    """Two convolutions with BatchNorm, attention, an embedding table of its own, a tied pair."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.scale = nn.Parameter(torch.ones(4))
+        self.unused = nn.Linear(3, 3)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.norm(self.conv(x)).relu_().flatten(2).transpose(1, 2)
+        tokens = tokens + self.attention(tokens, tokens, tokens)[0]
+        return self.head(self.second(self.first(tokens)).mean(1) * self.scale)
+
+
+def net(seed: int = 0) -> Net:
+    with seeds.torch_global(seed, "net"):
+        return Net()
+
+
+IMAGES = torch.randn(6, 1, 6, 6, generator=seeds.torch_generator(0, "images"))
+
+
+def run(model: nn.Module, one: Any) -> Any:
+    return model(one)
+
+
+def layers_of(model: nn.Module) -> Any:
+    return partition(model, called_modules(model, lambda m: m(IMAGES[:1])))
+
+
+def test_layers_hold_every_parameter_exactly_once() -> None:
+    model = net()
+    layers = layers_of(model)
+    assert sum(layer.parameters for layer in layers) == sum(p.numel() for p in model.parameters())
+    tensors = [name for layer in layers for name in layer.tensors]
+    assert sorted(tensors) == sorted(model.state_dict())
+    names = [layer.name for layer in layers]
+    assert names == ["", "conv", "norm", "attention", "first", "unused", "head"], (
+        "in the order of the network"
+    )
+    by_name = {layer.name: layer for layer in layers}
+    assert by_name["first"].modules == ("first", "second"), "a tied pair is one layer"
+    assert "attention.out_proj.weight" in by_name["attention"].tensors, "never called on its own"
+    assert "norm.num_batches_tracked" in by_name["norm"].tensors
+
+
+def test_blocks_must_hold_all_and_not_overlap() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 3), nn.ReLU()), nn.Linear(3, 2))
+    assert [layer.parameters for layer in blocks(model, ["0", "1"])] == [9, 8]
+    with pytest.raises(InputError, match="in no block"):
+        blocks(model, ["0"])
+    with pytest.raises(InputError, match="overlap"):
+        blocks(model, ["0", "0.0", "1"])
+    with pytest.raises(InputError, match="no module"):
+        blocks(model, ["2"])
+
+
+@pytest.mark.parametrize("rows", ["positions", "pooled", "inputs"])
+def test_equal_models_score_one_everywhere(rows: str) -> None:
+    model = net()
+    found = layer_scores(
+        model, net(), layers_of(model), list(IMAGES.split(1)), run,
+        Scoring(rows=rows, hsic="unbiased" if rows == "inputs" else "biased"), 0,
+    )  # fmt: skip
+    assert {"conv", "norm", "attention", "first"} <= set(found)
+    assert not {"", "unused"} & set(found), "no activation, no score"
+    assert all(score == pytest.approx(1, abs=1e-9) for score in found.values())
+
+
+def test_a_new_layer_scores_low_and_layers_before_it_do_not_change() -> None:
+    reference, local = net(), net()
+    with seeds.torch_global(5, "again"):
+        local.attention._reset_parameters()
+    found = layer_scores(reference, local, layers_of(reference), list(IMAGES.split(1)), run, Scoring(), 0)
+    assert [found["conv"], found["norm"]] == pytest.approx([1, 1])
+    assert found["attention"] < 0.9
+
+
+def test_scoring_changes_nothing_in_the_models() -> None:
+    reference, local = net(1), net(2)
+    local.train()
+    reference.norm.eval()
+    before = {name: t.clone() for name, t in (reference.state_dict() | local.state_dict()).items()}
+    flags = [m.training for m in (*reference.modules(), *local.modules())]
+    stream = torch.random.get_rng_state()
+    layer_scores(reference, local, layers_of(local), list(IMAGES.split(1)), run, Scoring(), 0)
+    assert torch.equal(stream, torch.random.get_rng_state())
+    assert flags == [m.training for m in (*reference.modules(), *local.modules())]
+    for name, t in (reference.state_dict() | local.state_dict()).items():
+        assert torch.equal(t, before[name])
+    assert not any(m._forward_hooks for m in (*reference.modules(), *local.modules()))
+
+
+def test_permuted_hidden_units_are_the_same_representation_far_away_in_parameters() -> None:
+    with seeds.torch_global(0, "mlp"):
+        first = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 8))
+        second = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 8))
+    order = torch.randperm(16, generator=seeds.torch_generator(0, "units"))
+    with torch.no_grad():
+        second[0].weight.copy_(first[0].weight[order])
+        second[0].bias.copy_(first[0].bias[order])
+        second[2].weight.copy_(first[2].weight[:, order])
+        second[2].bias.copy_(first[2].bias)
+    inputs = [torch.randn(20, 5, generator=seeds.torch_generator(0, "in"))]
+    found = layer_scores(first, second, partition(first), inputs, run, Scoring(), 0)
+    assert found == {"0": pytest.approx(1), "2": pytest.approx(1)}
+    assert float((first[0].weight - second[0].weight).detach().abs().max()) > 0.3
+
+
+def test_the_channel_axis_follows_the_kind_of_module() -> None:
+    tokens = torch.zeros(2, 6, 5, 7)
+    assert to_rows(nn.Linear(7, 7), tokens, "positions").shape == (60, 7)
+    assert to_rows(nn.Conv2d(6, 6, 1), tokens, "positions").shape == (70, 6)
+    assert to_rows(nn.Conv2d(6, 6, 1), tokens, "inputs").shape == (2, 210)
+    assert to_rows(nn.BatchNorm1d(6), torch.zeros(2, 6), "positions").shape == (2, 6)
+
+
+def test_activations_that_are_not_finite_name_the_layer() -> None:
+    broken = net()
+    with torch.no_grad():
+        broken.attention.in_proj_bias.fill_(torch.nan)
+    inputs = [IMAGES[:1]]
+    with pytest.raises(FloatingPointError, match="attention"):
+        layer_scores(net(), broken, layers_of(broken), inputs, run, Scoring(), 0)
+    found = layer_scores(net(), broken, layers_of(broken), inputs, run, Scoring(strict=False), 0)
+    assert "attention" not in found
+    assert found["conv"] == pytest.approx(1)
+
+
+# --- selection ------------------------------------------------------------------------------------------------
+
+LAYERS = partition(nn.Sequential(nn.Linear(9, 1), nn.Linear(1, 10), nn.Linear(4, 6), nn.Linear(2, 10)))
+SCORES = {"0": 0.9, "1": 0.2, "2": 0.5, "3": 0.2}  # 10, 20, 30 and 30 parameters
+
+
+def test_the_least_alike_layers_become_personal_first() -> None:
+    assert [layer.parameters for layer in LAYERS] == [10, 20, 30, 30]
+    assert by_percentage(LAYERS, SCORES, set(), 0.1, schedule="per_round") == {"1"}, "ties go by layer order"
+    assert by_percentage(LAYERS, SCORES, set(), 0.5, schedule="per_round") == {"1", "3"}
+    assert by_percentage(LAYERS, SCORES, set(), 0.0, schedule="per_round") == set()
+    assert by_percentage(LAYERS, SCORES, set(), 1.0, schedule="per_round") == {"0", "1", "2", "3"}
+
+
+@pytest.mark.parametrize("rho", [0.05, 0.22, 0.3, 0.6, 0.9])
+def test_the_realised_share_reaches_the_target_by_less_than_one_layer(rho: float) -> None:
+    chosen = by_percentage(LAYERS, SCORES, set(), rho, schedule="per_round")
+    share = sum(layer.parameters for layer in LAYERS if layer.name in chosen) / 90
+    assert rho <= share < rho + 30 / 90
+
+
+def test_percentages_accumulate_and_stop() -> None:
+    chosen: set[str] = set()
+    for _ in range(5):
+        grown = by_percentage(LAYERS, SCORES, chosen, 0.5, schedule="incremental", step=0.1)
+        assert grown >= chosen
+        chosen = grown
+    assert chosen == {"1", "3"}, "50 of 90 parameters are reached and nothing follows"
+    once = by_percentage(LAYERS, SCORES, {"2"}, 0.5, schedule="once", first=False)
+    assert once == {"2"}
+
+
+def test_thresholds_are_strict_monotone_and_forget() -> None:
+    assert by_threshold(LAYERS, SCORES, 0.2) == set()
+    assert by_threshold(LAYERS, SCORES, 0.5) == {"1", "3"} <= by_threshold(LAYERS, SCORES, 0.95)
+    assert by_threshold(LAYERS, {"0": 0.1}, 1.0) == {"0"}, "layers without a score are shared"
+    with pytest.raises(InputError, match="tau"):
+        by_threshold(LAYERS, SCORES, 1.5)
+
+
+# --- whole rounds ---------------------------------------------------------------------------------------------
+
+
+def build(seed: int) -> models.Classifier:
+    return models.build("cnn3_bn", num_classes=3, in_channels=1, image_size=8, seed=seed)
+
+
+def client(index: int, size: int = 24) -> ImageData:
+    draw = seeds.rng(0, "client", index)
+    labels = draw.integers(0, 3, size)
+    images = draw.integers(0, 80, (size, 8, 8, 1)) + 60 * labels[:, None, None, None]
+    images = 255 - images if index % 2 else images
+    return ImageData(images.astype(np.uint8), labels, Normalizer((0.5,), (0.25,)))
+
+
+TASK = Classification(build, 3)
+COMMON: dict[str, Any] = {"lr": 0.05, "batch_size": 8, "total_rounds": 3}
+
+
+def federate(method: FedAvg, folder: Path, rounds: int = 3, workers: int = 1) -> Trajectory:
+    return run_rounds(
+        TASK, method, Clients([client(0), client(1, 16), client(2, 8)]), Rounds(rounds, 0), folder,
+        evaluation={"all": client(3)}, client_evaluation={0: "all", 1: "all", 2: "all"}, workers=workers,
+    )  # fmt: skip
+
+
+def bits(trajectory: Trajectory, round: int = 3) -> dict[str, bytes]:
+    return {name: t.numpy().tobytes() for name, t in trajectory.weights(round).items()}
+
+
+@pytest.mark.parametrize("options", [{"tau": 0.0}, {"mode": "percentage", "rho": 0.0, "warmup_rounds": 0}])
+def test_zero_is_fedavg_bit_for_bit(tmp_path: Path, options: dict[str, Any]) -> None:
+    plain = federate(FedAvg(**COMMON), tmp_path / "plain")
+    assert bits(federate(FedCKA(**COMMON, **options), tmp_path / "cka")) == bits(plain)
+
+
+def test_everything_personal_is_training_alone(tmp_path: Path) -> None:
+    whole = FedCKA(
+        **COMMON, mode="percentage", rho=1.0, schedule="per_round", warmup_rounds=0, exact_limits=True
+    )
+    together = federate(whole, tmp_path / "together")
+    assert bits(together) == bits(together, 0), "nobody shares, so the global model stays"
+    alone = run_rounds(
+        TASK, whole, Clients([client(0)]), Rounds(3, 0), tmp_path / "alone",
+        evaluation={"all": client(3)}, client_evaluation={0: "all"}, workers=1,
+    )  # fmt: skip
+    scores = [
+        t.metrics().query("client == 0 and split == 'all' and metric == 'loss'")["value"].tolist()
+        for t in (together, alone)
+    ]
+    assert scores[0] == scores[1]
+
+
+def test_personal_layers_are_not_sent_and_the_share_is_logged(tmp_path: Path) -> None:
+    trajectory = federate(FedCKA(**COMMON, tau=0.999), tmp_path)
+    log = trajectory.metrics()
+    share = log.query("metric == 'personal_share'").set_index(["round", "client"])["value"]
+    assert set(share.index.get_level_values("round")) == {2, 3}, "the first round is FedAvg"
+    assert 0 < share.mean() < 1
+    sent = trajectory.ledger().query("direction == 'up' and kind == 'weights'").set_index("round")["bytes"]
+    assert sent[2] < sent[1]
+    assert log["metric"].str.startswith("cka/").any()
+
+
+def test_the_number_of_workers_changes_no_bit(tmp_path: Path) -> None:
+    method = FedCKA(**COMMON, tau=0.97)
+    one, two = federate(method, tmp_path / "1"), federate(method, tmp_path / "2", workers=2)
+    assert bits(one) == bits(two)
+    assert one.metrics().equals(two.metrics())
+
+
+def test_a_layer_that_nobody_shares_keeps_its_global_value(tmp_path: Path) -> None:
+    trajectory = federate(FedCKA(**COMMON, tau=1.0, warmup_rounds=0), tmp_path, rounds=1)
+    before, after = trajectory.weights(0), trajectory.weights(1)
+    log = trajectory.metrics()
+    kept = log[log["metric"].str.startswith("personal/")].groupby("metric")["value"].min()
+    nobody = [name.removeprefix("personal/") for name, value in kept.items() if value == 1]
+    assert nobody, "with tau = 1 every changed layer is personal"
+    same: State = {name: t for name, t in after.items() if name.rpartition(".")[0] in nobody}
+    assert all(torch.equal(t, before[name]) for name, t in same.items())
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"tau": 2.0}, "tau"),
+        ({"mode": "cka"}, "mode"),
+        ({"inputs": 0}, "inputs"),
+        ({"ramp_rounds": 0}, "ramp"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        FedCKA(**options)
