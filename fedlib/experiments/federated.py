@@ -85,8 +85,9 @@ class Bench:
 
     def method(self, kind: type[FedAvg] = FedAvg, **options: Any) -> FedAvg:
         """Return a method with the local training of these settings; ``options`` replace or add to them."""
-        names = ("lr", "momentum", "weight_decay", "local_epochs", "batch_size")
-        return kind(**{name: getattr(self.settings, name) for name in names} | options)
+        names = {"lr", "momentum", "weight_decay", "local_epochs", "batch_size", "optimizer"}
+        chosen = names & set(type(self.settings).model_fields)  # not every paper's settings have an optimizer
+        return kind(**{name: getattr(self.settings, name) for name in chosen} | options)
 
     def train(
         self,
@@ -99,6 +100,7 @@ class Bench:
         leaves: Mapping[int, int] | None = None,
         held_out: np.ndarray | None = None,
         held_out_after: int = 0,
+        common: int = 0,
         workers: int | None = None,
         store: Store | None = None,
     ) -> Run:
@@ -115,6 +117,9 @@ class Bench:
             leaves: last round of each client that leaves.
             held_out: training samples (indices) that nobody trains on after round ``held_out_after``.
             held_out_after: see ``held_out``.
+            common: number of first rounds in which all clients are present with all their samples, and which
+                other runs share. They are computed once, as a run of their own, and taken over: the result has
+                the same bits, and the same key, as without.
             workers: processes; None takes the default.
             store: where runs are; None takes the default.
         """
@@ -142,6 +147,13 @@ class Bench:
             models.module_of(self.settings.model),
         )
         checksums = {self.settings.dataset: self.images.card.checksum}
+        spec = RunSpec("federated.training", config, checksums, modules)
+        store = store or Store()
+        if common and (known := store.get(spec)):
+            return known
+        first = common and self.train(
+            method, partition, seed, rounds=common, participation=participation, workers=workers, store=store
+        )
         train = self.part("train")
 
         def compute(workspace: Workspace) -> None:
@@ -158,14 +170,14 @@ class Bench:
             )
             trajectory = run_rounds(
                 self.task(), method, population, schedule, workspace.folder / "trajectory",
-                evaluation={"test": self.part("test")}, workers=workers,
+                evaluation={"test": self.part("test")}, start=trajectory_of(first) if first else None,
+                workers=workers,
             )  # fmt: skip
             metrics = trajectory.metrics()
             metrics.insert(0, "seed", seed)
             workspace.finish(metrics)
 
-        spec = RunSpec("federated.training", config, checksums, modules)
-        return (store or Store()).compute(spec, compute)
+        return store.compute(spec, compute)
 
 
 def trajectory_of(run: Run) -> Trajectory:

@@ -106,7 +106,8 @@ def scenario_config(settings: MPTSettings, job: Departure) -> dict[str, Any]:
     """Return what decides the backbones of a departure, for the key of a run."""
     names = {
         "dataset", "dataset_options", "pixel_noise", "model", "num_clients", "rounds", "local_epochs",
-        "batch_size", "lr", "momentum", "weight_decay", "alpha", "bf16", "device", "departure_round", "rho",
+        "batch_size", "lr", "momentum", "weight_decay", "optimizer", "alpha", "bf16", "device", "departure_round",
+        "rho",
     }  # fmt: skip
     config: dict[str, Any] = settings.model_dump(mode="json", include=names)
     return config | {"seed": job.seed, "rare_class": job.rare_class, "remaining": job.remaining}
@@ -136,6 +137,7 @@ def training_run(
         leaves={LEAVING: last} if leaves else {},
         held_out=np.flatnonzero(bench.labels == job.rare_class) if training == "holdout" else None,
         held_out_after=last,
+        common=0 if training == "distil" else last,
         workers=workers,
     )
 

@@ -84,6 +84,7 @@ class MPTSettings(Settings):
     Attributes:
         dataset_options: options of the data set, see ``fedlib.data.load``.
         pixel_noise: standard deviation of noise added to all images, relative to that of their pixels; 0 is none.
+        optimizer: sgd | adamw: of the clients; adamw takes no momentum.
         departure_round: last round in which the leaving client takes part.
         rare_classes: classes that are made rare, one run each; labels or class names.
         remaining_fractions: shares of the rare class's training samples that stay with the other clients.
@@ -103,6 +104,7 @@ class MPTSettings(Settings):
 
     dataset_options: dict[str, Any]
     pixel_noise: Annotated[float, Field(ge=0)]
+    optimizer: Literal["sgd", "adamw"]
     departure_round: Count
     rare_classes: Annotated[tuple[Annotated[int, Field(ge=0)] | str, ...], Field(min_length=1)]
     remaining_fractions: Annotated[tuple[Fraction, ...], Field(min_length=1)]

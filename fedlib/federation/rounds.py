@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +19,7 @@ from fedlib import files, seeds
 from fedlib.errors import InputError
 from fedlib.federation.aggregation import EmptyRound
 from fedlib.federation.engine import Engine, Work, one_thread, worker_count
+from fedlib.federation.growing import GrowingTable
 from fedlib.federation.messages import Broadcast, Update
 from fedlib.federation.method import Method, Server
 from fedlib.federation.model_state import State, check_same_model, model_state
@@ -114,6 +113,7 @@ def run_rounds(
     evaluation: Mapping[str, Data] | None = None,
     client_evaluation: Mapping[int, str] | None = None,
     initial: State | None = None,
+    start: Trajectory | None = None,
     workers: int | None = None,
 ) -> Trajectory:
     """Run a federation, or go on with an interrupted one, and return its trajectory.
@@ -130,11 +130,14 @@ def run_rounds(
         evaluation: test sets by name, for the global model.
         client_evaluation: for each client id the name of the set on which its personal model is evaluated.
         initial: initial global model; by default the task's model from the run's seed.
+        start: a finished run with the same method, initial model and settings but fewer rounds, in which the
+            population, too, was that of this run. Its rounds are taken over instead of computed again; the bits
+            of the result are the same.
         workers: processes; None means ``FEDLIB_WORKERS``, else one for each core.
 
     Raises:
         InputError: bad settings, ``initial`` of another model, a round in which nobody is present, or a folder
-            that holds another run.
+            that holds another run; a ``start`` of another run, or one that does not end before this one.
         EmptyRound: no client of a round has a sample.
         Exception: an error in a client surfaces as it is, with client and round in its notes.
     """
@@ -157,7 +160,7 @@ def run_rounds(
         if initial is not None:
             check_same_model(initial, first)
             first = dict(initial)
-        loop = _Loop(method, population, settings, Path(folder), first)
+        loop = _Loop(method, population, settings, Path(folder), first, start)
         if loop.done < settings.rounds:
             count = worker_count(workers, len(population), settings.device)
             with Engine(work, count) as engine:
@@ -170,21 +173,31 @@ class _Loop:
     """The state of a run between two rounds, and its files."""
 
     def __init__(
-        self, method: Method, population: Population, settings: Rounds, folder: Path, initial: State
+        self,
+        method: Method,
+        population: Population,
+        settings: Rounds,
+        folder: Path,
+        initial: State,
+        start: Trajectory | None,
     ) -> None:
         self.method, self.population, self.settings, self.folder = method, population, settings, folder
         self.server = Server(initial)
         self.memories: dict[int, State] = {}
         self.done = 0
         self.kept: dict[str, str] = {}  # stored global models and their checksums
-        self.logs = {name: _Log(folder / name) for name in ("rounds.csv", "ledger.csv")}
+        self.logs = {name: GrowingTable(folder / name) for name in ("rounds.csv", "ledger.csv")}
         self.identity = _identity(method, settings, initial)
-        if not self._resume():
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+        if self._restore(folder, self.identity):
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        if start is None:
             self.logs["rounds.csv"].append([_METRICS])
             self.logs["ledger.csv"].append([_LEDGER])
-            self._checkpoint()
+        else:
+            self._take_over(start.folder, initial)
+        self._checkpoint()
 
     def next_round(self, engine: Engine, sets: list[str], local_sets: Mapping[int, str]) -> None:
         settings, round = self.settings, self.done + 1
@@ -227,7 +240,7 @@ class _Loop:
 
     def _checkpoint(self) -> None:
         """Store the state after ``self.done`` rounds; it counts from the moment that checkpoint.json names it."""
-        memory = self._memory_file(self.done)
+        memory = _memory_file(self.folder, self.done)
         kept = {f"server/{name}": tensor for name, tensor in self.server.memory.items()}
         for client, state in self.memories.items():
             kept |= {f"{client}/{name}": tensor for name, tensor in state.items()}
@@ -245,29 +258,48 @@ class _Loop:
         }
         files.write_json(self.folder / "checkpoint" / "checkpoint.json", record)
         if self.done:
-            self._memory_file(self.done - 1).unlink(missing_ok=True)
+            _memory_file(self.folder, self.done - 1).unlink(missing_ok=True)
             if self.settings.keep == "last":
                 _global(self.folder, self.done - 1).unlink(missing_ok=True)
 
-    def _memory_file(self, round: int) -> Path:
-        return self.folder / "checkpoint" / f"{round:04d}.safetensors"
+    def _take_over(self, start: Path, initial: State) -> None:
+        """Go on from the end of another run, whose files are copied: nothing later can damage both.
 
-    def _resume(self) -> bool:
-        """Restore the last checkpoint; return False if there is none that is whole.
+        Raises:
+            InputError: it is not one that this run can start from.
+        """
+        for name in self.logs:
+            shutil.copyfile(start / name, self.folder / name)
+        shutil.copytree(start / "global", self.folder / "global")
+        rounds = max(Trajectory(start).rounds)
+        shorter = replace(self.settings, rounds=rounds)
+        if rounds >= self.settings.rounds or rounds % self.settings.evaluate_every:
+            raise InputError(
+                f"start has {rounds} rounds; allowed: fewer than {self.settings.rounds}, and a multiple of "
+                f"evaluate_every = {self.settings.evaluate_every}, since the last round is evaluated"
+            )
+        if not self._restore(start, _identity(self.method, shorter, initial)):
+            raise InputError(f"{start} cannot be started from: its checkpoint is absent or damaged")
+
+    def _restore(self, source: Path, identity: str) -> bool:
+        """Restore the last checkpoint of ``source``; return False if there is none that is whole.
+
+        The stored models and tables that it names are those of this run's own folder.
 
         Raises:
             InputError: if the folder holds another run.
         """
-        path = self.folder / "checkpoint" / "checkpoint.json"
+        path = source / "checkpoint" / "checkpoint.json"
         if not path.exists():
             return False
         try:
             record = json.loads(path.read_text())
-            identity, done, kept = record["identity"], record["round"], record["global"]
-            files_of_round = {self.folder / "global" / name: digest for name, digest in kept.items()}
-            if record["memory"]:
-                files_of_round[self._memory_file(done)] = record["memory"]
-            damaged = [file.name for file, digest in files_of_round.items() if files.sha256(file) != digest]
+            found, done, kept = record["identity"], record["round"], record["global"]
+            memory = _memory_file(source, done) if record["memory"] else None
+            checksums = {self.folder / "global" / name: digest for name, digest in kept.items()}
+            if memory:
+                checksums[memory] = record["memory"]
+            damaged = [file.name for file, digest in checksums.items() if files.sha256(file) != digest]
             damaged += [name for name, mark in record["logs"].items() if not self.logs[name].matches(mark)]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("the checkpoint cannot be read (%s); the run starts anew", error)
@@ -275,13 +307,13 @@ class _Loop:
         if damaged:
             log.warning("damaged: %s; the run starts anew", ", ".join(damaged))
             return False
-        if identity != self.identity:
+        if found != identity:
             raise InputError(
-                f"{self.folder} holds another run: other settings, method or initial model; allowed: the same, "
+                f"{source} holds another run: other settings, method or initial model; allowed: the same, "
                 "or an empty folder"
             )
         self.server = Server(files.read_tensors(_global(self.folder, done)))
-        for name, tensor in files.read_tensors(self._memory_file(done)).items() if record["memory"] else ():
+        for name, tensor in files.read_tensors(memory).items() if memory else ():
             owner, _, rest = name.partition("/")
             target = self.server.memory if owner == "server" else self.memories.setdefault(int(owner), {})
             target[rest] = tensor
@@ -290,34 +322,6 @@ class _Loop:
         self.done, self.kept = done, kept
         log.info("going on after round %d", done)
         return True
-
-
-class _Log:
-    """A CSV file that only grows, with a running checksum, so that a checkpoint can name a state of it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.size, self.digest = path, 0, hashlib.sha256()
-
-    def append(self, rows: Sequence[Sequence[Any]]) -> None:
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        content = text.getvalue().encode()
-        with self.path.open("ab") as file:
-            file.write(content)
-        self.size += len(content)
-        self.digest.update(content)
-
-    def mark(self) -> dict[str, Any]:
-        return {"size": self.size, "sha256": self.digest.hexdigest()}
-
-    def matches(self, mark: Mapping[str, Any]) -> bool:
-        content = self.path.read_bytes()[: mark["size"]]
-        return len(content) == mark["size"] and hashlib.sha256(content).hexdigest() == mark["sha256"]
-
-    def cut(self, mark: Mapping[str, Any]) -> None:
-        with self.path.open("r+b") as file:
-            self.size, self.digest = mark["size"], hashlib.sha256(file.read(mark["size"]))
-            file.truncate(self.size)
 
 
 def _identity(method: Method, settings: Rounds, initial: State) -> str:
@@ -330,6 +334,10 @@ def _identity(method: Method, settings: Rounds, initial: State) -> str:
 
 def _global(folder: Path, round: int) -> Path:
     return folder / "global" / f"round-{round:04d}.safetensors"
+
+
+def _memory_file(folder: Path, round: int) -> Path:
+    return folder / "checkpoint" / f"{round:04d}.safetensors"
 
 
 def _ledger_rows(

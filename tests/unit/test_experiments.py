@@ -18,6 +18,7 @@ from fedlib.experiments.pool import run_all
 from fedlib.experiments.study import Study
 from fedlib.federation.tasks import ImageData
 from fedlib.methods.federated.fedavg import FedAvg
+from fedlib.runs import Store
 
 TINY = {"rounds": 2, "seeds": 1, "num_clients": 3}
 
@@ -129,6 +130,41 @@ def test_held_out_samples_are_never_in_a_batch_after_the_departure(monkeypatch: 
     seen.clear()
     bench.train(bench.method(), split, 0, leaves={0: last}, workers=1)
     assert rare in seen[2], "without holding out, the remaining samples are trained on"
+
+
+def test_shared_rounds_are_computed_once_and_change_no_bit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    computed: list[int] = []
+    original = FedAvg.client_update
+
+    def client_update(self: FedAvg, *args: Any, **kwargs: Any) -> Any:
+        computed.append(args[4].round)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(FedAvg, "client_update", client_update)
+    bench = Bench.of(settings.load("foundations", "smoke", TINY | {"rounds": 3}))
+    split = partition.departure(bench.labels, 3, 8, 0.2, seed=0)
+    held_out = np.flatnonzero(bench.labels == 8)
+    ways: list[dict[str, Any]] = [
+        {"leaves": {0: 2}, "held_out": held_out, "held_out_after": 2}, {"leaves": {0: 2}}, {}
+    ]  # fmt: skip
+    runs = {}
+    for common in (0, 2):
+        store = Store(tmp_path / str(common))
+        computed.clear()
+        runs[common] = [
+            bench.train(bench.method(), split, 0, common=common, workers=1, store=store, **way)
+            for way in ways
+        ]
+        assert (computed.count(1), computed.count(2), computed.count(3)) == (9 if not common else 3,) * 2 + (
+            7,
+        )
+    for alone, shared in zip(runs[0], runs[2], strict=True):
+        assert alone.key == shared.key
+        files = [sorted(path for path in (run.path / "trajectory").rglob("*.*")) for run in (alone, shared)]
+        assert [path.name for path in files[0]] == [path.name for path in files[1]]
+        assert all(a.read_bytes() == b.read_bytes() for a, b in zip(*files, strict=True))
 
 
 def test_the_preliminary_study_has_the_columns_that_its_claims_need() -> None:

@@ -264,6 +264,45 @@ def test_the_servers_own_state_survives_an_interruption(tmp_path: Path) -> None:
     assert final_bits(run(tmp_path / "cut", method=method)) == final_bits(whole)
 
 
+@pytest.mark.parametrize(
+    "method", [METHOD, ServerMomentum(lr=0.05, batch_size=8), FedAvg(batch_norm="local")]
+)
+def test_a_run_that_starts_from_shared_rounds_has_the_bits_of_one_that_does_not(
+    tmp_path: Path, method: FedAvg
+) -> None:
+    leaving = Clients(make_clients().datasets, last_round={0: 2}, after={1: make_data(5)}, changes_after=2)
+    alone = run(tmp_path / "alone", method=method, clients=leaving, rounds=4)
+    shared = run(tmp_path / "shared", method=method, rounds=2)
+    first = [path.read_bytes() for path in sorted(shared.folder.rglob("*.*"))]
+    started = run(tmp_path / "started", method=method, clients=leaving, rounds=4, start=shared)
+    assert final_bits(started) == final_bits(alone)
+    assert started.rounds == alone.rounds
+    assert torch.equal(started.weights(1)["conv.weight"], alone.weights(1)["conv.weight"])
+    assert [path.read_bytes() for path in sorted(shared.folder.rglob("*.*"))] == first
+
+
+def test_a_run_that_was_stopped_after_its_shared_rounds_goes_on_without_them(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", method=MORTAL, rounds=4)
+    start = run(tmp_path / "start", method=MORTAL, rounds=2)
+    cut_run(tmp_path / "cut", 4, method=MORTAL, rounds=4, start=start)
+    assert final_bits(run(tmp_path / "cut", method=MORTAL, rounds=4)) == final_bits(whole)
+
+
+def test_rounds_of_another_run_cannot_be_shared(tmp_path: Path) -> None:
+    start = run(tmp_path / "start", rounds=2)
+    for wrong, message in (
+        ({"seed": 6}, "holds another run"),
+        ({"method": FedAvg(lr=0.01)}, "holds another run"),
+        ({"rounds": 2}, "start has 2 rounds; allowed: fewer than 2"),
+        ({"rounds": 4, "evaluate_every": 4}, "a multiple of evaluate_every = 4"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run(tmp_path / "new", **({"rounds": 3, "start": start} | wrong))
+    _flip(start.folder / "global" / "round-0001.safetensors")
+    with pytest.raises(InputError, match="absent or damaged"):
+        run(tmp_path / "new", rounds=3, start=start)
+
+
 @dataclass(frozen=True)
 class PersonalHead(FedAvg):
     """Clients keep their head in the rounds up to ``until`` and share all of it afterwards."""
