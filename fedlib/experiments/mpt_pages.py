@@ -330,9 +330,11 @@ def drift_bench(
     """Compare the transports where the drift is known: z -> A z with A = expm(strength G), no training.
 
     Sigma_0 has the eigenvalues e^(-i/8) and random directions; G is a random matrix, symmetric, antisymmetric or
-    neither, of spectral size about one. The residual e0 has ``any`` direction, or is drawn ``like features`` from
-    N(0, Sigma_0). Columns: seed, drift (symmetric | antisymmetric | mixed), residual, transport, metric
-    (``relative_error`` ||T e0 - A e0|| / ||A e0||), value.
+    neither, of spectral size about one. The residual e0 is drawn from N(0, I) (``any``: all directions alike),
+    from N(0, Sigma_0) (``like features``), or from N(0, Sigma_0^1/2) (``between``): a residual is what is left of
+    a class mean outside the span, where features vary less. Which of them decides much: whitening errs in
+    directions in which features hardly vary. Columns: seed, drift (symmetric | antisymmetric | mixed), residual,
+    transport, metric (``relative_error`` ||T e0 - A e0|| / ||A e0||), value.
 
     Args:
         kinds: transports.
@@ -347,10 +349,15 @@ def drift_bench(
     for seed in range(repeats):
         draw = seeds.torch_generator(seed, "drift-bench")
         turn, _ = torch.linalg.qr(torch.randn(dim, dim, generator=draw, dtype=torch.float64))
-        sigma = (turn * torch.exp(-torch.arange(dim, dtype=torch.float64) / 8)) @ turn.T
+        values = torch.exp(-torch.arange(dim, dtype=torch.float64) / 8)
+        sigma = (turn * values) @ turn.T
         raw = torch.randn(dim, dim, generator=draw, dtype=torch.float64) / dim**0.5
         e = torch.randn(dim, generator=draw, dtype=torch.float64)
-        residuals = {"any": e, "like features": torch.linalg.cholesky((sigma + sigma.T) / 2) @ e}
+        # turn @ (values^(k/2) e) has the covariance Sigma_0^k
+        residuals = {
+            name: turn @ (values ** (power / 2) * e)
+            for name, power in (("any", 0), ("between", 0.5), ("like features", 1))
+        }
         drifts = {"symmetric": (raw + raw.T) / 2, "antisymmetric": (raw - raw.T) / 2, "mixed": raw}
         for drift, generator in drifts.items():
             a = torch.matrix_exp(strength * generator)

@@ -36,7 +36,7 @@ from fedlib.federation.engine import one_thread
 from fedlib.federation.messages import serialized_bytes
 from fedlib.federation.rounds import Trajectory
 from fedlib.methods.mpt.decomposition import decompose
-from fedlib.methods.mpt.reconstruction import MPTOptions
+from fedlib.methods.mpt.options import MPTOptions
 from fedlib.methods.mpt.trackers import METHODS, Oracle, TrackerOptions, Training, entry
 from fedlib.methods.mpt.tracking import Outcome, Round, State, Tracker, Vehicle, readout
 from fedlib.models import module_of
@@ -47,8 +47,9 @@ HEADLINE = ("mpt", "mpt_lite", "fedavg", "ccvr", "icarl", "sdc", "ldc", "ncm", "
 ABLATION = (
     "mpt", "mpt_lite", "in_span", "static", "predicted", "measured", "predicted_zca", "predicted_scalar",
     "mpt_zca", "mpt_chol", "mpt_pca", "mpt_scalar", "ncm", "oracle", "full_space", "difference",
+    "mpt_mahalanobis",
 )  # fmt: skip
-"""MPT part by part, the transports, and our two extensions."""
+"""MPT part by part, the transports, and our three extensions."""
 SCORES = ("rare_f1", "rare_precision", "rare_recall", "accuracy", "macro_f1")
 
 _CHUNK = 1024  # images normalised at a time: bounds the memory of large data sets

@@ -32,7 +32,8 @@ class Capabilities:
     Attributes:
         method: name.
         follows_drift: PD: ``yes``, ``no``, or ``partial``: it estimates anew from the samples that remain.
-        aggregates: HFL: it is built from class statistics that add up over vehicles.
+        aggregates: HFL: it is built from statistics that add up over vehicles; pairs of features that have to be
+            in one place do not.
         sends_samples: names of message tensors whose size is that of the samples.
         stores_samples: the same for what a vehicle keeps.
         keeps_model: whether a vehicle keeps an earlier model.

@@ -17,7 +17,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from fedlib.errors import choose
+from fedlib.errors import InputError, choose
 from fedlib.methods.mpt import checks
 
 Complement = Literal["soft", "hard"]
@@ -53,24 +53,34 @@ def ridge_of(prototypes: Tensor, lambda_rel: float) -> float:
     return lambda_rel * float(centred.square().sum()) / max(1, centred.shape[1] - 1)
 
 
-def decompose(prototypes: Tensor, prototype: Tensor, lambda_rel: float) -> Decomposition:
+def decompose(
+    prototypes: Tensor, prototype: Tensor, lambda_rel: float, metric: Tensor | None = None
+) -> Decomposition:
     """Split the rare prototype into an affine combination of the others and a residual.
 
     Args:
         prototypes: P, (d, M), of the remaining classes in a fixed order; M >= 1.
         prototype: p, (d,), of the rare class.
         lambda_rel: ridge relative to the spread of P, >= 0; 0 gives the minimum-norm affine projection.
+        metric: S, (d, d), positive definite: fit the weights in the Mahalanobis distance of S (our extension);
+            None takes the Euclidean one. The residual is in the features' own units in both cases.
 
     Raises:
-        InputError: shapes that do not fit, values that are not finite, a negative ridge.
+        InputError: shapes that do not fit, values that are not finite, a negative ridge, or a metric that is not
+            positive definite.
     """
     P = checks.matrix("prototypes", prototypes)
     p = checks.vector("prototype", prototype, P.shape[0])
-    ridge = ridge_of(P, lambda_rel)
-    centred, mean = _centre(P)
+    fitted, target = P, p
+    if metric is not None:
+        # L^-1 P and L^-1 p with S = L L^T in place of P and p, in (3.3) and (3.5) only
+        both = _whiten(checks.square("metric", metric, P.shape[0]), torch.cat([P, p[:, None]], dim=1))
+        fitted, target = both[:, :-1], both[:, -1]
+    ridge = ridge_of(fitted, lambda_rel)
+    centred, mean = _centre(fitted)
     # w = 1/M + (Pc^T Pc + lambda I)^-1 Pc^T (p - mubar)   (3.3)
-    weights = 1 / P.shape[1] + _solver(centred, ridge)((p - mean)[:, None])[:, 0]
-    # e0 = p - P w = C_lambda (p - mubar)   (3.4)
+    weights = 1 / P.shape[1] + _solver(centred, ridge)((target - mean)[:, None])[:, 0]
+    # e0 = p - P w, which is C_lambda (p - mubar) for the Euclidean fit   (3.4)
     return Decomposition(weights, p - P @ weights, ridge)
 
 
@@ -106,6 +116,14 @@ def complement(prototypes: Tensor, v: Tensor, lambda_rel: float, kind: Complemen
         q = q[:, singular > HARD_TOLERANCE * singular.max().clamp(min=torch.finfo(torch.float64).tiny)]
         result = columns - q @ (q.T @ columns)
     return result[:, 0] if v.ndim == 1 else result
+
+
+def _whiten(metric: Tensor, columns: Tensor) -> Tensor:
+    """Return L^-1 columns with metric = L L^T."""
+    factor, failed = torch.linalg.cholesky_ex(metric)
+    if failed:
+        raise InputError("metric is not positive definite; regularise it with rho > 0")
+    return torch.linalg.solve_triangular(factor, columns, upper=False)
 
 
 def _centre(P: Tensor) -> tuple[Tensor, Tensor]:

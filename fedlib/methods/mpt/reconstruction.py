@@ -9,73 +9,18 @@ smoothed bias estimate of the weight (``Reconstruction.excess``).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from fedlib.errors import InputError, choose
+from fedlib.errors import InputError
 from fedlib.features.ncm import regularise
 from fedlib.methods.mpt import checks, lite
-from fedlib.methods.mpt.decomposition import Complement, Decomposition, decompose
-from fedlib.methods.mpt.reliability import (
-    WEIGHTS,
-    Weight,
-    by_count,
-    effective_dimension,
-    shrinkage,
-    squared_length,
-)
+from fedlib.methods.mpt.decomposition import Decomposition, decompose
+from fedlib.methods.mpt.options import MPTOptions
+from fedlib.methods.mpt.reliability import by_count, effective_dimension, shrinkage, squared_length
 from fedlib.methods.mpt.residual import measured_residual
-from fedlib.methods.mpt.transport import KINDS, Kind, Origin, prepare, transport
-
-Extension = Literal["none", "full_space", "difference"]
-
-
-@dataclass(frozen=True)
-class MPTOptions:
-    """Choices of the method.
-
-    Attributes:
-        lambda_rel: ridge of the affine weights, relative to the spread of the prototypes, (3.5).
-        rho: trace-scaled ridge of the covariances, (4.1).
-        transport: how the stored residual moves; see ``transport``.
-        complement: ``soft`` or ``hard``; see ``decomposition.complement``.
-        weight: how measured and predicted residual are weighed; see ``reliability``.
-        ema: smoothing of the ``js`` weights over rounds, in [0, 1); 0 is none.
-        kappa: the constant of ``count``.
-        alpha: the constant of ``fixed``: 0 is prediction only, 1 measurement only.
-        lite_scalar: scalar of MPT-lite; see ``lite``.
-        extension: ours, not the paper's. ``full_space`` weighs whole prototypes, phat = beta m + (1 - beta)(P w
-            +
-            e_pred); ``difference`` measures the change since the departure, e_meas,t - e_meas,t0 + e_0.
-    """
-
-    lambda_rel: float = 0.01
-    rho: float = 0.01
-    transport: Kind = "ot"
-    complement: Complement = "soft"
-    weight: Weight = "js"
-    ema: float = 0.0
-    kappa: float = 20.0
-    alpha: float = 0.0
-    lite_scalar: lite.Scalar = "comp_trace"
-    extension: Extension = "none"
-
-    def __post_init__(self) -> None:
-        checks.at_least("lambda_rel", self.lambda_rel, 0)
-        checks.at_least("rho", self.rho, 0)
-        choose("transport", self.transport, KINDS)
-        choose("complement", self.complement, get_args(Complement))
-        choose("weight", self.weight, WEIGHTS)
-        choose("lite_scalar", self.lite_scalar, lite.SCALARS)
-        choose("extension", self.extension, get_args(Extension))
-        if not 0 <= self.ema < 1:
-            raise InputError(f"ema is {self.ema!r}; allowed: at least 0 and below 1")
-        if not 0 < self.kappa < float("inf"):
-            raise InputError(f"kappa is {self.kappa!r}; allowed: a number above 0")
-        if not 0 <= self.alpha <= 1:
-            raise InputError(f"alpha is {self.alpha!r}; allowed: 0 to 1")
+from fedlib.methods.mpt.transport import Origin, prepare, transport
 
 
 @dataclass(frozen=True)
@@ -168,7 +113,10 @@ def depart(
     if not classes:
         raise InputError("no class has a sample beside those that left")
     P = means[list(classes)].double().T
-    split = decompose(P, prototype, options.lambda_rel)
+    origin = None
+    if covariance is not None:
+        origin = prepare(options.transport, regularise(covariance.double(), options.rho))
+    split = decompose(P, prototype, options.lambda_rel, _metric(options, origin))
     own = means[rare_class]
     few = None if torch.isnan(own).any() else own
     return Record(
@@ -177,9 +125,7 @@ def depart(
         prototypes=P,
         prototype=checks.vector("prototype", prototype, P.shape[0]),
         decomposition=split,
-        origin=None
-        if covariance is None
-        else prepare(options.transport, regularise(covariance.double(), options.rho)),
+        origin=origin,
         scale=None if energy is None else lite.scale_of(energy, P),
         measured=None if few is None else measured_residual(P, few, options.lambda_rel, options.complement),
     )
@@ -279,12 +225,21 @@ def _with_live_classes(
         )
     # (3.3) again on the stored P_0, p for the classes at hand
     P = record.prototypes[:, kept]
-    split = decompose(P, record.prototype, options.lambda_rel)
+    split = decompose(P, record.prototype, options.lambda_rel, _metric(options, record.origin))
     classes = tuple(record.classes[place] for place in kept)
     scale = record.scale and lite.scale_of(record.scale.energy, P)
     return Record(
         record.rare_class, classes, P, record.prototype, split, record.origin, scale, record.measured
     ), True
+
+
+def _metric(options: MPTOptions, origin: Origin | None) -> Tensor | None:
+    """Return Sigma_0 where the weights are fitted in its distance."""
+    if options.metric == "euclidean":
+        return None
+    if origin is None:
+        raise InputError("metric is 'mahalanobis'; allowed for MPT-lite, which has no covariance: euclidean")
+    return origin.covariance
 
 
 def _predict(

@@ -19,7 +19,8 @@ from fedlib.features import symmetric
 from fedlib.features.moments import ClassMoments
 from fedlib.methods.mpt import lite
 from fedlib.methods.mpt.baselines import ccvr, icarl, ldc, sdc
-from fedlib.methods.mpt.reconstruction import MPTOptions, Reconstruction, Record, depart, reconstruct
+from fedlib.methods.mpt.options import MPTOptions
+from fedlib.methods.mpt.reconstruction import Reconstruction, Record, depart, reconstruct
 from fedlib.methods.mpt.tracking import Native, Outcome, Round, State, Tracker, Vehicle
 
 Training = Literal["holdout", "train", "distil", "stay"]
@@ -219,6 +220,7 @@ class SDC(Tracker):
 
     def __init__(self, sigma_rel: float, *, chain: bool = True, federated: bool = False) -> None:
         self.sigma_rel, self.chain, self.federated = sigma_rel, chain, federated
+        self.aggregates = federated  # pairs in one place are no sums over vehicles
         self.prototype: Tensor | None = None
         self.sigma = 0.0
 
@@ -291,6 +293,7 @@ class LDC(Tracker):
 
     def __init__(self, options: ldc.LDC, *, ridge: bool = False) -> None:
         self.options, self.ridge = options, ridge
+        self.aggregates = ridge  # see SDC
         self.prototype: Tensor | None = None
 
     def uplink(self, vehicle: Vehicle, received: State, kept: State) -> State:
@@ -338,7 +341,7 @@ class Head(Tracker):
     embeds: ClassVar[bool] = False
     sends_means: ClassVar[bool] = False
     compensates: ClassVar[str] = "no"
-    aggregates: ClassVar[bool] = False
+    aggregates = False
 
     def follow(self, server: Round, sent: Sequence[State]) -> Outcome:
         """Return the head of the round."""
@@ -392,7 +395,7 @@ class ICaRL(Tracker):
     native: ClassVar[Native] = "cosine"
     sends_means: ClassVar[bool] = False  # the means of its exemplars instead
     compensates: ClassVar[str] = "partial"
-    aggregates: ClassVar[bool] = False
+    aggregates = False
 
     def __init__(self, exemplars: int) -> None:
         self.exemplars = exemplars
@@ -529,6 +532,9 @@ METHODS: dict[str, Entry] = {
     # ours
     "full_space": Entry(partial(_mpt, extension="full_space"), "full-space shrinkage (ours)", extension=True),
     "difference": Entry(partial(_mpt, extension="difference"), "measured difference (ours)", extension=True),
+    "mpt_mahalanobis": Entry(
+        partial(_mpt, metric="mahalanobis"), "weights fitted in Mahalanobis distance (ours)", extension=True
+    ),
 }
 
 

@@ -147,7 +147,7 @@ class Tracker:
         sends_scatter: whether they send the pooled scatter too.
         old_model: whether a vehicle has to keep the model of an earlier round.
         compensates: whether it follows drift after the departure: ``yes``, ``no``, or in words.
-        aggregates: whether it is built from class statistics that add up over vehicles.
+        aggregates: whether it is built from statistics that add up over vehicles.
         answers_before: whether vehicles answer (``uplink``) in rounds before the departure too.
     """
 
@@ -158,7 +158,7 @@ class Tracker:
     sends_scatter: ClassVar[bool] = False
     old_model: ClassVar[bool] = False
     compensates: ClassVar[str] = "yes"
-    aggregates: ClassVar[bool] = True
+    aggregates: bool = True
     answers_before: ClassVar[bool] = False
 
     def keep(self, vehicle: Vehicle) -> State:

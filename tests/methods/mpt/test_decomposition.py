@@ -143,3 +143,31 @@ def test_an_unchanged_mean_gives_an_unchanged_residual_with_the_soft_complement(
 def test_bad_input_is_refused(call):
     with pytest.raises(InputError):
         call()
+
+
+def test_weights_fitted_in_mahalanobis_distance_are_those_of_whitened_prototypes(close, random, spd):
+    basis, p, sigma = random(1, 9, 4), random(2, 9), spd(3, 9)
+    whitened = torch.linalg.inv(torch.linalg.cholesky(sigma))
+    expected = decompose(whitened @ basis, whitened @ p, 0.01).weights
+    found = decompose(basis, p, 0.01, metric=sigma)
+    close(found.weights, expected)
+    close(found.weights.sum(), 1.0)
+    close(found.residual, p - basis @ expected)  # in the features' own units
+    close(decompose(basis, p, 0.01, metric=3 * torch.eye(9)).weights, decompose(basis, p, 0.01).weights)
+
+
+def test_weights_fitted_in_mahalanobis_distance_do_not_depend_on_the_units_of_the_features(
+    close, random, spd
+):
+    basis, p, sigma, units = random(1, 9, 4), random(2, 9), spd(3, 9), torch.diag(10 ** random(4, 9))
+    found = decompose(basis, p, 0.01, metric=sigma)
+    changed = decompose(units @ basis, units @ p, 0.01, metric=units @ sigma @ units)
+    close(changed.weights, found.weights, 1e-7)
+    assert (
+        decompose(units @ basis, units @ p, 0.01).weights - decompose(basis, p, 0.01).weights
+    ).norm() > 1e-3
+
+
+def test_a_metric_that_is_not_positive_definite_is_refused(random):
+    with pytest.raises(InputError, match="metric"):
+        decompose(random(1, 9, 4), random(2, 9), 0.01, metric=torch.zeros(9, 9))

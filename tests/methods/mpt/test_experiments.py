@@ -299,6 +299,23 @@ def test_the_drift_bench_prefers_optimal_transport_for_symmetric_drift():
     assert means["symmetric", "any"]["zca"] > means["symmetric", "any"]["none"]  # worse than doing nothing
 
 
+def test_the_drift_bench_gives_the_numbers_of_an_independent_computation():
+    """For residuals between features and any direction; relative errors to two digits, other draws there."""
+    rows = mpt.drift_bench(("none", "scalar", "zca", "ot"), repeats=24)
+    means = rows[rows["residual"] == "between"].groupby(["drift", "transport"])["value"].mean()
+    expected = {
+        "symmetric": {"none": 0.242, "scalar": 0.248, "zca": 0.316, "ot": 0.013},
+        "antisymmetric": {"none": 0.233, "scalar": 0.233, "zca": 0.394, "ot": 0.201},
+        "mixed": {"none": 0.320, "scalar": 0.330, "zca": 0.467, "ot": 0.199},
+    }
+    for drift, numbers in expected.items():
+        for kind, number in numbers.items():
+            spread = 0.08 if kind == "zca" else 0.03  # whitening varies much from draw to draw
+            assert means[drift, kind] == pytest.approx(number, abs=spread), (drift, kind)
+        assert means[drift, "ot"] < means[drift, "none"]
+    assert means["mixed", "zca"] > means["mixed", "none"]  # worse than doing nothing
+
+
 def test_the_server_work_is_timed_for_each_form():
     rows = mpt.server_scaling((40, 48), rank=4)
     assert set(rows["form"]) == {"ot", "zca", "chol", "scalar", "low rank"}

@@ -8,7 +8,8 @@ from torch.testing import assert_close
 from fedlib import models
 from fedlib.features.moments import ClassMoments
 from fedlib.features.ncm import MahalanobisNCM, prototypes
-from fedlib.methods.mpt.reconstruction import MPTOptions, depart, reconstruct
+from fedlib.methods.mpt.options import MPTOptions
+from fedlib.methods.mpt.reconstruction import depart, reconstruct
 
 
 def test_golden_m4_mahalanobis_distances():

@@ -12,7 +12,8 @@ from fedlib.features.moments import ClassMoments
 from fedlib.features.ncm import EuclideanNCM, MahalanobisNCM, prototypes, regularise
 from fedlib.methods.mpt import lite
 from fedlib.methods.mpt.decomposition import complement
-from fedlib.methods.mpt.reconstruction import MPTOptions, depart, reconstruct
+from fedlib.methods.mpt.options import MPTOptions
+from fedlib.methods.mpt.reconstruction import depart, reconstruct
 from fedlib.methods.mpt.reliability import by_count, effective_dimension, shrinkage
 
 RARE, CLASSES, DIM = 2, 6, 10
@@ -306,6 +307,20 @@ def test_the_extensions_are_what_they_say(close, world):
     close(unchanged.prototype, world.rare_mean())  # exact although only three samples are left
 
 
+def test_weights_in_mahalanobis_distance_are_exact_on_a_frozen_backbone_and_need_a_covariance(close, world):
+    options = replace(FULL, metric="mahalanobis", weight="fixed")
+    record = stored(world, options)
+    assert (record.decomposition.weights - stored(world).decomposition.weights).norm() > 1e-3
+    close(rebuilt(world, record, options).prototype, world.rare_mean())
+    means = prototypes(ClassMoments.merge(world.moments(without=(0,))))
+    means[4] = float("nan")
+    found = reconstruct(record, means, 0, options, covariance=record.origin.covariance)
+    assert found.refitted
+    assert found.in_span.shape == (DIM,)
+    with pytest.raises(InputError, match="metric is 'mahalanobis'"):
+        stored(world, replace(LITE, metric="mahalanobis"), small=True)
+
+
 def test_counts_and_constants():
     assert by_count(20, 20) == 0.5
     assert by_count(0, 20) == 0.0
@@ -316,7 +331,7 @@ def test_counts_and_constants():
     [
         {"lambda_rel": -1.0}, {"rho": float("nan")}, {"transport": "best"}, {"complement": "sharp"},
         {"weight": "much"}, {"ema": 1.0}, {"kappa": 0.0}, {"alpha": 1.5}, {"lite_scalar": "sum"},
-        {"extension": "all"},
+        {"extension": "all"}, {"metric": "cosine"},
     ],
 )  # fmt: skip
 def test_bad_options_are_refused(change):
