@@ -115,18 +115,36 @@ def measure(rule: Rule, frame: pd.DataFrame) -> tuple[list[Group], Estimate]:
         InputError: the frame does not hold what the rule needs; the message names it.
         Unmeasurable: too few seeds or rounds, or values that are not finite.
     """
+    return compare(rule, sides(rule, frame))
+
+
+def sides(rule: Rule, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return both sides of a rule for every seed and group: all that its outcome depends on.
+
+    Columns: ``seed``, the rule's ``over`` and ``against_each``, ``ours``, ``theirs``. Arguments and errors are
+    those of ``measure``.
+    """
     frame = frame.reset_index(drop=True)  # frames put together from several runs repeat their row labels
     ours = _side(rule, frame, rule.ours, rule.over)
     if rule.against is None:
-        merged = ours.table.rename(columns={"value": "ours"})
-        merged["theirs"] = rule.reference
-        named = list(rule.over)
-    else:
-        theirs = _side(rule, frame, rule.against, (*rule.over, *rule.against_each))
-        _same_conditions(rule, ours, theirs)
-        merged = _pair(rule, ours.table, theirs.table)
-        named = [*rule.over, *rule.against_each]
-    merged["effect"] = _difference(merged["ours"], merged["theirs"])
+        return ours.table.rename(columns={"value": "ours"}).assign(theirs=rule.reference)
+    theirs = _side(rule, frame, rule.against, (*rule.over, *rule.against_each))
+    _same_conditions(rule, ours, theirs)
+    return _pair(rule, ours.table, theirs.table)
+
+
+def compare(rule: Rule, table: pd.DataFrame) -> tuple[list[Group], Estimate]:
+    """Return the outcome of a rule from its two sides; see ``measure``.
+
+    Args:
+        rule: what to compare.
+        table: from ``sides``.
+
+    Raises:
+        Unmeasurable: too few seeds, or values that are not finite.
+    """
+    named = [*rule.over, *(rule.against_each if rule.against is not None else ())]
+    merged = table.assign(effect=_difference(table["ours"], table["theirs"]))
     if rule.relative:
         merged["effect"] /= merged["theirs"].abs().replace(0.0, np.nan)
     if not np.isfinite(merged[["ours", "theirs", "effect"]].to_numpy()).all():

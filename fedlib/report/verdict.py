@@ -15,7 +15,7 @@ import pandas as pd
 from fedlib.errors import InputError
 from fedlib.experiments.settings import PROFILES
 from fedlib.report import audit
-from fedlib.report.measure import Estimate, Group, Unmeasurable, check_frame, measure
+from fedlib.report.measure import Estimate, Group, Unmeasurable, check_frame, compare, sides
 from fedlib.report.register import (
     CONTRADICTED,
     NOT_ATTEMPTED,
@@ -70,6 +70,7 @@ class Part(Frozen):
         gap: our number minus the paper's; None where the paper gives none.
         within: whether the gap is within the tolerance; None where the paper gives no number.
         groups: the comparison in every group.
+        table: both sides by seed and group (see ``measure.sides``) as CSV: what the outcome was computed from.
     """
 
     says: str
@@ -81,6 +82,7 @@ class Part(Frozen):
     gap: float | None
     within: bool | None
     groups: tuple[Group, ...]
+    table: str = ""
 
     @property
     def numbers(self) -> str:
@@ -147,7 +149,28 @@ def judge(entry: Entry, frame: pd.DataFrame, provenance: Provenance) -> Verdict:
         raise InputError(f"{entry.id} has no comparison rule; {_how_judged(entry)}")
     check_frame(frame)
     try:
-        parts = tuple(_part(rule, *measure(rule, frame)) for rule in entry.parts)
+        tables = [sides(rule, frame) for rule in entry.parts]
+    except Unmeasurable as reason:
+        return _settle(entry, NOT_ATTEMPTED, str(reason), (), provenance)
+    return judge_sides(entry, tables, provenance)
+
+
+def judge_sides(entry: Entry, tables: Sequence[pd.DataFrame], provenance: Provenance) -> Verdict:
+    """Return the verdict on an entry from the two sides of each of its rules.
+
+    Args:
+        entry: entry of the register.
+        tables: from ``measure.sides``, one for each rule in order.
+        provenance: data and profile behind them.
+
+    Raises:
+        InputError: another number of tables than of rules.
+    """
+    _check(provenance)
+    if len(tables) != len(entry.parts):
+        raise InputError(f"{entry.id} has {len(entry.parts)} comparison rules, and results hold {len(tables)}")
+    try:
+        parts = tuple(_part(rule, table) for rule, table in zip(entry.parts, tables, strict=True))
     except Unmeasurable as reason:
         return _settle(entry, NOT_ATTEMPTED, str(reason), (), provenance)
     word, sentence = _decide(entry, parts, provenance)
@@ -259,7 +282,8 @@ def _how_judged(entry: Entry) -> str:
 # --- words ------------------------------------------------------------------------------------------------------
 
 
-def _part(rule: Rule, groups: Sequence[Group], ours: Estimate) -> Part:
+def _part(rule: Rule, table: pd.DataFrame) -> Part:
+    groups, ours = compare(rule, table)
     weakest = min(groups, key=lambda group: _strength(rule, group))
     holds = None if rule.direction is None else _share_holding(rule, groups) >= rule.share - 1e-9
     compared = weakest.effect.mean if rule.against is not None else weakest.ours.mean
@@ -276,6 +300,7 @@ def _part(rule: Rule, groups: Sequence[Group], ours: Estimate) -> Part:
         gap=gap,
         within=within,
         groups=tuple(groups),
+        table=table.to_csv(index=False, lineterminator="\n"),
     )
 
 
