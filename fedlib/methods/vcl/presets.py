@@ -47,7 +47,7 @@ class Options:
         weight_decay: of the encoder and the linear classifier; proxies have none, the KL is their regulariser.
         proxy_lr_factor: step size of the proxies, in units of ``lr``.
         clip: largest gradient norm; None is no limit.
-        sampler: ``shuffle``, or ``balanced``: with replacement, all classes of the client equally often (the code).
+        sampler: ``shuffle``, or ``balanced``: with replacement, its classes equally often (the code).
         batch_norm: ``frozen`` keeps affine parameters and running statistics; ``affine_frozen`` keeps the affine
             parameters only (the code); ``free`` keeps nothing.
         trained: part of the encoder that is trained: ``all``, ``neck`` (linear layer and LayerNorm), ``none``;
@@ -100,8 +100,8 @@ class Options:
         replay_ce: False leaves the replayed features to distillation alone.
         kd_weight: lambda_KD.
         kd_temperature: T.
-        footnote: footnote 2's variational Proxy-NCA on the synthetic features of new classes: ``off``; ``init``: its
-            means start the new rows; ``replace``: its Gaussians also replace the mixtures in later replay.
+        footnote: footnote 2's variational Proxy-NCA on the synthetic features of new classes: ``off``; ``init``:
+            its means start the new rows; ``replace``: its Gaussians also replace the mixtures in later replay.
         footnote_epochs, footnote_lr: of its AdamW.
         eval_encoder: encoder of the test images: ``avg``, ``frozen``, ``per_client`` (each in turn), ``ensemble``
             (mean softmax; the encoders are uploaded); ``auto`` is the one that fits the shared space.
@@ -171,7 +171,7 @@ class Options:
         for names, ok, allowed in _RANGES:
             for name in names:
                 value = getattr(self, name)
-                if not ok(value):
+                if not _holds(ok, value):
                     raise InputError(f"{name} is {value!r}; allowed: {allowed}")
         if self.floor > self.cap:
             raise InputError(f"floor is {self.floor} and cap is {self.cap}; allowed: floor <= cap")
@@ -231,6 +231,10 @@ class Options:
             return "avg"
         return "frozen" if self.trained_part == "none" else "per_client"
 
+    def changed(self, **changes: Any) -> Options:
+        """Return these options with some changed; they are checked again."""
+        return dataclasses.replace(self, **changes)
+
     def part(self, name: str) -> dict[str, Any]:
         """Return the options of a step by name: ``clients``, ``gaussians`` or ``server``."""
         return {field: getattr(self, field) for field in PARTS[choose("part", name, PARTS)]}
@@ -248,13 +252,28 @@ def _integer(low: int) -> Any:
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= low
 
 
+def _holds(ok: Any, value: Any) -> bool:
+    try:
+        return bool(ok(value))
+    except TypeError:
+        return False
+
+
 def _within(value: float) -> bool:
     return 0 <= value <= 1
 
 
 _RANGES: tuple[tuple[tuple[str, ...], Any, str], ...] = (
     (
-        ("epochs", "batch_size", "mc_samples", "vi_steps", "min_count", "synthetic_per_class", "head_batch_size"),
+        (
+            "epochs",
+            "batch_size",
+            "mc_samples",
+            "vi_steps",
+            "min_count",
+            "synthetic_per_class",
+            "head_batch_size",
+        ),
         _integer(1),
         "an integer >= 1",
     ),

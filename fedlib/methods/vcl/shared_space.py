@@ -65,7 +65,7 @@ def public_loss(features: Tensor, reference: Tensor) -> Tensor:
 def average_encoders(states: Mapping[int, State]) -> State:
     """Return the unweighted mean of the clients' encoders; integer buffers take the largest value.
 
-    The code takes the integer buffers (BatchNorm's batch counter) of client 0, which the forward pass does not use.
+    The code takes client 0's integer buffers (BatchNorm's batch counter), which the forward pass does not use.
 
     Args:
         states: by client id.
