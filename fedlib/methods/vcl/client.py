@@ -164,8 +164,7 @@ def train_client_vi(
         return value
 
     losses = _optimise(net, inputs, proxies, loss, options, client, seed, public, decay=0.0)
-    with torch.no_grad():
-        means, trils = proxies.mean.cpu(), proxies.scale_tril().cpu()
+    means, trils = proxies.mean.detach().cpu(), proxies.scale_tril().detach().cpu()
     own = {
         int(label): ClassGaussian(means[i].clone(), trils[i].clone(), int(counts[label]))
         for i, label in enumerate(held)

@@ -33,8 +33,8 @@ def diagnose(
 ) -> pd.DataFrame:
     """Return a row for each class that has a mixture and real features.
 
-    Columns: ``class``; ``real`` and ``synthetic``, numbers of features; ``cosine_real``, mean cosine of real features
-    to their mean; ``cosine_synthetic``, of synthetic ones to the mixture's mean; ``scatter_ratio``, trace of the
+    Columns: ``class``; ``real`` and ``synthetic``, numbers of features; ``cosine_real``, mean cosine of real
+    features to their mean; ``cosine_synthetic``, of synthetic ones to the mixture's mean; ``scatter_ratio``, trace of the
     synthetic covariance over the real one (NaN below two real features); ``nearest_neighbour``, see
     :func:`two_sample_accuracy`.
 
@@ -75,8 +75,8 @@ def scatter(features: Tensor) -> Tensor:
 def two_sample_accuracy(first: Tensor, second: Tensor, *, seed: int = 0) -> float:
     """Return how often the nearest other feature is of the same kind: 0.5 if the two kinds cannot be told apart.
 
-    Leave-one-out nearest-neighbour test (Lopez-Paz and Oquab 2017) on equally many of both kinds, 1,000 at most; NaN
-    below two of each.
+    Leave-one-out nearest-neighbour test (Lopez-Paz and Oquab 2017) on equally many of both kinds, 1,000 at most;
+    NaN below two of each.
 
     Args:
         first: (n, d).
