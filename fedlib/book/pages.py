@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,9 @@ from fedlib.data import cards
 from fedlib.data.imageset import Card
 from fedlib.experiments.settings import PROFILES, papers
 from fedlib.files import write_atomic
-from fedlib.report import evidence, register
+from fedlib.report import evidence, recorded, register
 from fedlib.report.evidence import Collected, RunInfo, RunPayload
+from fedlib.report.recorded import Recorded
 from fedlib.report.register import Entry
 from fedlib.report.verdict import Verdict, standings
 
@@ -73,11 +74,15 @@ def fragments(book_dir: Path, executed_dir: Path) -> dict[str, str]:
     pages = executed_pages(Layout(book_dir.parent))
     collected = evidence.collect(executed_dir)
     items = verdicts(collected)
+    kept = recorded.by_claim(recorded.load())
     manifests = [found for page in pages if (found := key.manifest(executed_dir / f"{page}.ipynb"))]
     parts = {
         "coverage": coverage_line(items),
         "summary": summary(items),
-        "what-reproduced": claims([item for item in items if _is_judged(item)], pages),
+        "what-reproduced": claims(
+            [item for item in items if _is_judged(item) or item.id in kept], pages, kept
+        ),
+        "recorded": recorded_results(list(kept.values())),
         "not-attempted": not_attempted(items),
         "status-summary": status_summary(manifests),
         "status": status(manifests, collected),
@@ -89,7 +94,7 @@ def fragments(book_dir: Path, executed_dir: Path) -> dict[str, str]:
     for paper in register.PAPERS:
         own = [item for item in items if item.entry.paper == paper]
         parts[f"coverage-{paper}"] = coverage_line(own)
-        parts[f"claims-{paper}"] = claims(own, pages)
+        parts[f"claims-{paper}"] = claims(own, pages, kept)
         parts[f"items-{paper}"] = tables_and_figures(own, pages)
     return parts | {f"api-{layer}": api(layer) for layer in LAYERS}
 
@@ -126,10 +131,17 @@ def summary(items: Sequence[Verdict]) -> str:
     return pipe_table(["verdict", *papers], rows, numbers=papers)
 
 
-def claims(items: Sequence[Verdict], pages: Container[str]) -> str:
-    """Return the table of claims: the paper's value, ours, the gap, the verdict and why."""
+def claims(
+    items: Sequence[Verdict], pages: Container[str], kept: Mapping[str, Recorded] | None = None
+) -> str:
+    """Return the table of claims: the paper's value, ours, the gap, the verdict and why; recorded ones below."""
     head = ["claim", "paper", "ours", "gap", "verdict"]
-    rows = [_claim_row(item, pages) for item in items if item.entry.kind == "claim"]
+    rows = []
+    for item in items:
+        if item.entry.kind == "claim":
+            rows.append(_claim_row(item, pages))
+            if kept and item.id in kept:
+                rows.append(_recorded_row(kept[item.id]))
     return pipe_table(head, rows or [["none in this build", "", "", "", ""]])
 
 
@@ -167,10 +179,8 @@ def _is_judged(item: Verdict) -> bool:
 
 
 def _claim_row(item: Verdict, pages: Container[str]) -> list[str]:
-    entry, ours, gap = item.entry, text(item.ours), text(item.gap)
-    if len(item.parts) > 1:  # the verdict's sentence gives the numbers of each comparison
-        held = sum(part.holds is not False and part.within is not False for part in item.parts)
-        ours, gap = f"{held} of {len(item.parts)} comparisons hold", "–"
+    entry = item.entry
+    ours, gap = _numbers(item)
     if item.provenance and item.parts:
         ours += f" *{text(str(item.provenance))}*"
     return [
@@ -180,6 +190,40 @@ def _claim_row(item: Verdict, pages: Container[str]) -> list[str]:
         gap,
         _verdict(item, pages),
     ]
+
+
+def _recorded_row(found: Recorded) -> list[str]:
+    verdict = found.verdict
+    ours, gap = _numbers(verdict)
+    return [
+        f"{text(verdict.id)}, recorded",
+        "",
+        f"{ours} *{text(str(found))}*",
+        gap,
+        f"**{verdict.word}**: {text(verdict.sentence)}",
+    ]
+
+
+def recorded_results(found: Sequence[Recorded]) -> str:
+    """Return the table of recorded results: what long runs found, and where it comes from."""
+    rows = [
+        [
+            f"**{text(item.verdict.id)}** {text(item.verdict.entry.statement)}",
+            *_numbers(item.verdict),
+            f"**{item.verdict.word}**: {text(item.verdict.sentence)}",
+            text(str(item)),
+        ]
+        for item in found
+    ]
+    head = ["claim", "ours", "gap", "verdict", "origin"]
+    return pipe_table(head, rows or [["none is recorded yet", "", "", "", ""]])
+
+
+def _numbers(item: Verdict) -> tuple[str, str]:
+    if len(item.parts) > 1:  # the verdict's sentence gives the numbers of each comparison
+        held = sum(part.holds is not False and part.within is not False for part in item.parts)
+        return f"{held} of {len(item.parts)} comparisons hold", "–"
+    return text(item.ours), text(item.gap)
 
 
 def _statement(entry: Entry) -> str:

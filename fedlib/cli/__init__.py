@@ -1,4 +1,4 @@
-"""The command line: ``fedlib run | book | runs | data | doctor``.
+"""The command line: ``fedlib run | book | record | runs | data | doctor``.
 
 Nothing heavy is imported here, so that ``fedlib --help`` answers at once; each command imports what it needs.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from fedlib.cli import book, data, doctor, run, runs
+from fedlib.cli import book, data, doctor, record, run, runs
 from fedlib.errors import InputError
 
 FAILED = 1
@@ -46,6 +46,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("book")(book.book)
+app.command("record")(record.record)
 app.add_typer(runs.app, name="runs")
 app.command("data")(data.data)
 app.command("doctor")(doctor.doctor)

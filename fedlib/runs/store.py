@@ -22,6 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from filelock import FileLock, Timeout
 
 import fedlib
@@ -57,6 +58,13 @@ def environment() -> dict[str, str]:
         "cpu": cpu,
         "cores": str(os.cpu_count()),
     }
+
+
+def machine() -> str:
+    """Return the computer in one line: system, processor, cores, memory."""
+    found = environment()
+    memory = psutil.virtual_memory().total / 2**30
+    return f"{found['system']}, {found['cpu']}, {found['cores']} cores, {memory:.0f} GiB"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,186 @@
+"""Recorded results: verdicts of long runs, kept with the sources so that every build can show them.
+
+A folder ``recorded/<paper>/<profile>/`` holds, for each judged claim, ``<claim>.yaml`` (page, data, profile, runs,
+machine, duration, date, settings of the profile) and ``<claim>-<n>.csv`` with the two sides of its n-th comparison
+by seed and group (``measure.sides``). Verdicts are computed from the tables whenever they are read, never stored.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+from pydantic import ValidationError
+
+from fedlib import files
+from fedlib.errors import InputError
+from fedlib.experiments import settings as profiles
+from fedlib.report.evidence import Collected, RunInfo, RunPayload, VerdictPayload
+from fedlib.report.register import Entry, Frozen, lookup
+from fedlib.report.verdict import Provenance, Verdict, judge_sides
+
+ROOT = Path(str(resources.files("fedlib.report"))) / "recorded"
+
+
+class Record(Frozen):
+    """Where a recorded verdict comes from.
+
+    Attributes:
+        claim: id in the register.
+        page: the notebook that judged it.
+        provenance: data and profile of the verdict.
+        runs: the runs of that page.
+        machine: the computer in neutral words: system, processor, cores, memory.
+        date: day of the recording, YYYY-MM-DD.
+        settings: the profile's settings at that time.
+    """
+
+    claim: str
+    page: str
+    provenance: Provenance
+    runs: tuple[RunInfo, ...]
+    machine: str
+    date: str
+    settings: dict[str, Any]
+
+    @property
+    def seconds(self) -> float:
+        """Time that the page's runs took to compute, added up."""
+        return sum(run.seconds for run in self.runs)
+
+    @property
+    def changed_since(self) -> tuple[str, ...]:
+        """Names of the settings of the profile that have other values today."""
+        today = _settings(self.page, self.provenance.profile)
+        names = today.keys() | self.settings.keys()
+        return tuple(sorted(name for name in names if today.get(name) != self.settings.get(name)))
+
+
+class Recorded(Frozen):
+    """A recorded verdict and its origin."""
+
+    record: Record
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        found, origin = self.record, self.verdict.provenance
+        old = f", with other {', '.join(found.changed_since)} than today" if found.changed_since else ""
+        took = f"{found.seconds / 60:,.0f} min on {found.machine}"
+        return f"recorded on {found.date} ({origin}{old}; runs of {took})"
+
+
+def write(collected: Sequence[Collected], *, machine: str, date: str, root: Path = ROOT) -> list[Path]:
+    """Write the verdicts of executed pages as recorded results, and return the files.
+
+    Args:
+        collected: payloads of executed notebooks; verdicts without a measured comparison are left out.
+        machine: see ``Record``.
+        date: see ``Record``.
+        root: folder of all recorded results.
+    """
+    written = []
+    for item in collected:
+        if not isinstance(item.payload, VerdictPayload):
+            continue
+        verdict = item.payload.verdict
+        if not verdict.parts or verdict.provenance is None:
+            continue
+        runs = tuple(
+            info
+            for other in collected
+            if other.page == item.page and isinstance(other.payload, RunPayload)
+            for info in other.payload.runs
+        )
+        profile = verdict.provenance.profile
+        record = Record(
+            claim=verdict.id, page=item.page, provenance=verdict.provenance, runs=runs, machine=machine, date=date,
+            settings=_settings(item.page, profile),
+        )  # fmt: skip
+        folder = root / verdict.entry.paper / profile
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob(f"{verdict.id}-*.csv"):
+            old.unlink()
+        for number, part in enumerate(verdict.parts, start=1):
+            path = folder / f"{verdict.id}-{number}.csv"
+            files.write_atomic(path, part.table)
+            written.append(path)
+        path = folder / f"{verdict.id}.yaml"
+        content = yaml.safe_dump(
+            record.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=110
+        )
+        files.write_atomic(path, content)
+        written.append(path)
+    return written
+
+
+def load(root: Path = ROOT) -> list[Recorded]:
+    """Return all recorded verdicts, computed from their tables, by paper, profile and claim.
+
+    Raises:
+        InputError: a file that is damaged or does not fit the register; the message names it.
+    """
+    return [read(path) for path in sorted(root.glob("*/*/*.yaml"))]
+
+
+def read(path: Path) -> Recorded:
+    """Return the recorded verdict whose YAML file is ``path``.
+
+    Raises:
+        InputError: a damaged file, or tables that do not fit the claim's comparisons; the message names the file.
+    """
+    try:
+        record = Record.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        entry = lookup(record.claim)
+        _check_place(path, record, entry)
+        tables = [
+            _table(path.with_name(f"{entry.id}-{n}.csv"), entry, n) for n in range(1, len(entry.parts) + 1)
+        ]
+        return Recorded(record=record, verdict=judge_sides(entry, tables, record.provenance))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise InputError(f"recorded result {_short(path)}: {place}: {first['msg']}") from None
+    except (InputError, OSError, yaml.YAMLError, pd.errors.ParserError) as error:
+        raise InputError(f"recorded result {_short(path)}: {error}") from None
+
+
+def by_claim(found: Iterable[Recorded]) -> dict[str, Recorded]:
+    """Return one recorded verdict for each claim: that of the largest profile."""
+    order = profiles.PROFILES.index
+    ranked = sorted(found, key=lambda item: order(item.record.provenance.profile))
+    return {item.record.claim: item for item in ranked}
+
+
+def _table(path: Path, entry: Entry, number: int) -> pd.DataFrame:
+    rule = entry.parts[number - 1]
+    table = pd.read_csv(io.StringIO(path.read_text(encoding="utf-8")), float_precision="round_trip")
+    wanted = ["seed", *rule.over, *(rule.against_each if rule.against is not None else ()), "ours", "theirs"]
+    if missing := [name for name in wanted if name not in table.columns]:
+        raise InputError(f"{path.name} lacks the column {missing[0]}")
+    if table.empty or not all(
+        pd.api.types.is_numeric_dtype(table[name]) for name in ("seed", "ours", "theirs")
+    ):
+        raise InputError(f"{path.name} has no rows, or values that are no numbers")
+    return table
+
+
+def _check_place(path: Path, record: Record, entry: Entry) -> None:
+    place = (path.parent.parent.name, path.parent.name, path.stem)
+    if place != (entry.paper, record.provenance.profile, entry.id):
+        raise InputError(f"it is of {entry.id}, profile {record.provenance.profile}, and lies elsewhere")
+    if record.page != entry.notebook:
+        raise InputError(f"its page is {record.page}; {entry.id} belongs to {entry.notebook}")
+
+
+def _settings(page: str, profile: str) -> dict[str, Any]:
+    part = page.split("/")[0]
+    return dict(profiles.load(part, profile).model_dump(mode="json")) if part in profiles.papers() else {}
+
+
+def _short(path: Path) -> str:
+    return "/".join(path.parts[-3:])
