@@ -15,7 +15,7 @@ import pandas as pd
 from fedlib.errors import InputError
 from fedlib.experiments.settings import PROFILES
 from fedlib.report import audit
-from fedlib.report.measure import Estimate, Group, Unmeasurable, check_frame, compare, sides
+from fedlib.report.measure import Estimate, Group, Outcome, compare
 from fedlib.report.register import (
     CONTRADICTED,
     NOT_ATTEMPTED,
@@ -29,6 +29,7 @@ from fedlib.report.register import (
     load,
     lookup,
 )
+from fedlib.report.sides import Unmeasurable, check_frame, sides
 
 
 class DataUse(Frozen):
@@ -70,7 +71,7 @@ class Part(Frozen):
         gap: our number minus the paper's; None where the paper gives none.
         within: whether the gap is within the tolerance; None where the paper gives no number.
         groups: the comparison in every group.
-        table: both sides by seed and group (see ``measure.sides``) as CSV: what the outcome was computed from.
+        table: both sides by seed and group (see ``sides.sides``) as CSV: what the outcome was computed from.
     """
 
     says: str
@@ -160,7 +161,7 @@ def judge_sides(entry: Entry, tables: Sequence[pd.DataFrame], provenance: Proven
 
     Args:
         entry: entry of the register.
-        tables: from ``measure.sides``, one for each rule in order.
+        tables: from ``sides.sides``, one for each rule in order.
         provenance: data and profile behind them.
 
     Raises:
@@ -168,7 +169,9 @@ def judge_sides(entry: Entry, tables: Sequence[pd.DataFrame], provenance: Proven
     """
     _check(provenance)
     if len(tables) != len(entry.parts):
-        raise InputError(f"{entry.id} has {len(entry.parts)} comparison rules, and results hold {len(tables)}")
+        raise InputError(
+            f"{entry.id} has {len(entry.parts)} comparison rules, and results hold {len(tables)}"
+        )
     try:
         parts = tuple(_part(rule, table) for rule, table in zip(entry.parts, tables, strict=True))
     except Unmeasurable as reason:
@@ -283,7 +286,8 @@ def _how_judged(entry: Entry) -> str:
 
 
 def _part(rule: Rule, table: pd.DataFrame) -> Part:
-    groups, ours = compare(rule, table)
+    outcome = compare(rule, table)
+    groups = outcome.groups
     weakest = min(groups, key=lambda group: _strength(rule, group))
     holds = None if rule.direction is None else _share_holding(rule, groups) >= rule.share - 1e-9
     compared = weakest.effect.mean if rule.against is not None else weakest.ours.mean
@@ -293,8 +297,8 @@ def _part(rule: Rule, table: pd.DataFrame) -> Part:
     return Part(
         says=rule.says,
         holds=holds,
-        sentence=_sentence(rule, groups, weakest, holds, gap, within),
-        ours=ours,
+        sentence=_sentence(rule, outcome, weakest, holds, gap, within),
+        ours=outcome.ours,
         theirs=weakest.theirs,
         effect=weakest.effect,
         gap=gap,
@@ -321,14 +325,14 @@ def _share_holding(rule: Rule, groups: Sequence[Group]) -> float:
 
 def _sentence(
     rule: Rule,
-    groups: Sequence[Group],
+    outcome: Outcome,
     weakest: Group,
     holds: bool | None,
     gap: float | None,
     within: bool | None,
 ) -> str:
     says = rule.says[0].upper() + rule.says[1:]
-    words = []
+    words, groups = [], outcome.groups
     if holds is not None:
         names = list(dict.fromkeys(group.name for group in groups))
         share = ""
@@ -346,6 +350,8 @@ def _sentence(
         words.append(
             f"{subject}: {found} against the paper's {printed}, {verb} the tolerance of {rule.tolerance:g}."
         )
+    if outcome.left_out:
+        words.append(f"Left out, with too few seeds: {outcome.left_out}.")
     return " ".join(words)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -447,16 +448,55 @@ def test_rounds_are_compared_in_each_group_and_chosen_in_each() -> None:
 def test_what_is_averaged_is_the_same_on_both_sides_and_in_all_seeds() -> None:
     rule = BETTER | {"pool": ["task"]}
     results = tasks({"a": (0.9, 0.5), "b": (0.45, 0.5)})
-    hard = results.task == "b"
     whole = pd.concat([results.assign(remaining=share) for share in (0.02, 0.1)])
     lone = (whole.task == "b") & (whole.method == "mpt") & (whole.remaining == 0.1)
     with pytest.raises(InputError, match="task differs between the two sides"):
         word(rule | {"over": ["remaining"]}, whole[~lone])
-    lacking = verdict.judge(entry(rule), results[~(hard & (results.seed == 0))], DIGITS)
-    assert (lacking.word, lacking.sentence) == (
-        NOT_ATTEMPTED,
-        "'better': task differs between seeds",
-    )
+
+
+def over_tasks(seeds: dict[str, int], mpt: float = 0.9) -> pd.DataFrame:
+    """MPT against re-estimation on tasks that were computed with different numbers of seeds."""
+    parts = [frame(mpt=[mpt] * n, ncm=[0.5] * n).assign(task=task) for task, n in seeds.items()]
+    noise = np.random.default_rng(0)
+    return pd.concat([part.assign(value=part["value"] + noise.normal(0, 0.01, len(part))) for part in parts])
+
+
+def test_groups_with_too_few_seeds_are_left_out_and_named() -> None:
+    """Heavy settings have fewer seeds; the others are judged, and nobody is led to think that all were."""
+    rule = entry(BETTER | {"over": ["task"]})
+    result = verdict.judge(rule, over_tasks({"a": 3, "b": 3, "c": 1}), DIGITS)
+    assert result.word == TREND
+    assert "in 2 of 2 groups (task a, b)" in result.sentence
+    assert "Left out, with too few seeds: task c." in result.sentence
+    assert [group.name for group in result.parts[0].groups] == ["task a", "task b"]
+    nothing = verdict.judge(rule, over_tasks({"a": 2, "c": 1}), DIGITS)
+    assert nothing.word == NOT_ATTEMPTED
+    assert "too few seeds" in nothing.sentence
+    whole = verdict.judge(rule, over_tasks({"a": 3, "b": 3}), DIGITS)
+    assert "Left out" not in whole.sentence
+
+
+def test_seeds_that_only_one_side_has_are_no_reason_to_leave_a_group_out() -> None:
+    results = over_tasks({"a": 3, "b": 3})
+    lone = (results.task == "b") & (results.method == "ncm") & (results.seed > 0)
+    with pytest.raises(InputError, match="no pair"):
+        word(BETTER | {"over": ["task"]}, results[~lone])
+
+
+def test_an_average_is_taken_over_what_enough_seeds_share_and_says_what_is_missing() -> None:
+    rule = entry(BETTER | {"pool": ["task"]})
+    easy, hard = over_tasks({"a": 3}), over_tasks({"b": 1}, mpt=0.1)
+    result = verdict.judge(rule, pd.concat([easy, hard]), DIGITS)
+    assert result.word == TREND
+    assert result.parts[0].ours.mean == pytest.approx(0.9, abs=0.02)  # not mixed with b in one seed alone
+    assert "Left out, with too few seeds: task b." in result.sentence
+    more = verdict.judge(rule, over_tasks({"a": 5, "b": 3}), DIGITS)
+    assert more.parts[0].ours.n == 3
+    assert "Left out, with too few seeds: seeds 3, 4, which not all have." in more.sentence
+    again = verdict.judge_sides(rule, [pd.read_csv(io.StringIO(part.table)) for part in more.parts], DIGITS)
+    assert again.sentence == more.sentence  # a recorded verdict says the same
+    few = verdict.judge(rule, over_tasks({"a": 2, "b": 1}), DIGITS)
+    assert (few.word, few.sentence) == (NOT_ATTEMPTED, "'better': task differs between seeds")
 
 
 def test_a_difference_can_be_compared_with_a_difference() -> None:
