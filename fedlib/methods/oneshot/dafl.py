@@ -17,9 +17,9 @@ from torch.nn import functional
 from fedlib import seeds
 from fedlib.errors import choose
 from fedlib.methods.oneshot.base import Problem, Result, at_least, budget, check, device_of, uploaded
-from fedlib.methods.oneshot.distillation import kd
 from fedlib.methods.oneshot.ensemble import Ensemble
 from fedlib.methods.oneshot.generator import new_generator
+from fedlib.methods.vcl.head import kd_loss
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ def dafl(
                 weights = (settings.one_hot, settings.activation, settings.entropy)
                 # L_G = a_oh L_oh + a_a L_a + a_ie L_ie; the student's loss does not reach the generator.
                 generator_loss = torch.stack([w * part for w, part in zip(weights, parts)]).sum()
-                student_loss = kd(student(x.detach()), y.detach(), 1.0)
+                student_loss = kd_loss(student(x.detach()), y.detach(), 1.0)
                 for_generator.zero_grad()
                 for_student.zero_grad()
                 (generator_loss + student_loss).backward()

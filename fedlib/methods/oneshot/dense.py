@@ -13,9 +13,10 @@ from torch.nn import functional
 from fedlib import seeds
 from fedlib.errors import choose
 from fedlib.methods.oneshot.base import Problem, Result, at_least, budget, check, device_of, uploaded
-from fedlib.methods.oneshot.distillation import BatchNormDistance, crop_and_flip, kd
+from fedlib.methods.oneshot.distillation import BatchNormDistance, crop_and_flip
 from fedlib.methods.oneshot.ensemble import Ensemble
 from fedlib.methods.oneshot.generator import new_generator
+from fedlib.methods.vcl.head import kd_loss
 
 CROP_PADDING = 4  # pixels
 
@@ -152,7 +153,7 @@ def dense(
                 x = stored[rows.to(stored.device)]
                 with torch.no_grad():
                     y = teacher(x)
-                loss = kd(student(x), y, settings.temperature)
+                loss = kd_loss(student(x), y, settings.temperature)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()

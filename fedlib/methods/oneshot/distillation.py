@@ -1,6 +1,6 @@
-"""Losses of data-free distillation: KD_T, total variation, distance of BatchNorm statistics; augmentation.
+"""Terms of data-free distillation: total variation, distance of BatchNorm statistics, augmentation.
 
-Sources: Hinton, Vinyals and Dean 2014 (KD with the factor T^2); Yin et al. 2020, DeepInversion (TV, BatchNorm);
+Sources: Yin et al. 2020, DeepInversion (TV, BatchNorm);
 Zhang et al. 2022, DENSE (augmentation).
 """
 
@@ -15,22 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedlib.methods.federated.fedavg import batch_norm_layers
-
-
-def kd(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """Return KD_T = T^2 mean_batch KL( softmax(teacher / T) || softmax(student / T) ), ().
-
-    Args:
-        student: logits (B, C).
-        teacher: logits (B, C).
-        temperature: T > 0.
-
-    >>> float(kd(torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([[1.0, 1.0, 0.0]]), 2.0))  # doctest: +ELLIPSIS
-    0.49078...
-    """
-    log_q = functional.log_softmax(student / temperature, dim=1)
-    log_p = functional.log_softmax(teacher / temperature, dim=1)
-    return temperature**2 * functional.kl_div(log_q, log_p, reduction="batchmean", log_target=True)
 
 
 def total_variation(x: Tensor) -> Tensor:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from fedlib import seeds
 from fedlib.methods.oneshot.base import Problem, Result, at_least, budget, check, device_of, uploaded
-from fedlib.methods.oneshot.distillation import kd
 from fedlib.methods.oneshot.ensemble import Ensemble
 from fedlib.methods.oneshot.inversion import Inversion, invert
 from fedlib.methods.oneshot.local_training import step_decay
+from fedlib.methods.vcl.head import kd_loss
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,9 @@ def two_teachers_loss(
 
     ``alpha`` in [0, 1) says how realistic the images are.
     """
-    return alpha * kd(student, ensemble, temperature) + (1 - alpha) * kd(student, adapted, temperature)
+    return alpha * kd_loss(student, ensemble, temperature) + (1 - alpha) * kd_loss(
+        student, adapted, temperature
+    )
 
 
 def fedisca(
