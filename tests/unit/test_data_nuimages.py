@@ -254,3 +254,52 @@ def test_real_boxes_of_a_nuscenes_picture(sample_data: Path) -> None:
     theirs = stored[[listed.index(crop) for crop in of_picture]]
     for ours, other in zip(made.images, theirs):  # cut by others with another margin: alike, not equal
         assert np.abs(ours.mean(axis=(0, 1)) - other.mean(axis=(0, 1))).max() < 40
+
+
+# --- the paper's profile on such a copy -------------------------------------------------------------------------
+
+SHORT = {"rounds": 2, "departure_round": 1, "num_clients": 2, "seeds": 1, "remaining_fractions": [0.5]}
+
+
+def test_the_paper_profile_starts_runs_two_rounds_and_goes_on_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedlib.experiments import mpt, settings
+    from fedlib.federation import rounds as loop
+
+    write_root(tmp_path / "nuimages", pictures=8)
+    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
+    config = settings.load("mpt", "paper", SHORT | {"device": "cpu", "min_count": 1})
+    assert config.dataset == "nuimages"
+    assert config.rare_classes == ("truck",)
+
+    done: list[int] = []
+    whole_round = loop._Loop.next_round
+
+    def killed(self: Any, *args: Any) -> None:
+        if done and len(done) == 1:
+            done.append(-1)
+            raise KeyboardInterrupt
+        whole_round(self, *args)
+        done.append(self.done)
+
+    monkeypatch.setattr(loop._Loop, "next_round", killed)
+    with pytest.raises(KeyboardInterrupt):
+        mpt.tracking(config, ["mpt", "ncm"])
+    study = mpt.tracking(config, ["mpt", "ncm"])
+    assert done[0] == 1
+    after = study.select(metric="rare_f1", method="mpt", phase="after")
+    assert set(after["round"]) == {2}
+    assert after["value"].between(0, 1).all()
+
+
+def test_the_paper_profile_wants_a_gpu_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from fedlib.experiments import mpt, settings
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    write_root(tmp_path / "nuimages")
+    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
+    with pytest.raises(InputError, match="no GPU is found; allowed here: cpu"):
+        mpt.tracking(settings.load("mpt", "paper"))
