@@ -2,11 +2,13 @@
 
 ``preliminary`` is section III. ``tracking`` follows the rare class with every method on one trajectory of
 backbones;
-``over_tasks``, ``over_backbones``, ``over_regimes`` and ``reserve_or_train`` repeat it under other conditions.
+``over_tasks``, ``over_backbones``, ``over_regimes`` and ``reserve_or_train`` repeat it under other conditions,
+``several_departures`` lets several vehicles leave.
 ``headline``, ``averaged``, ``error_and_f1``, ``gain_and_ratio`` and ``demands`` make the tables that figures and
 verdicts take. ``timing``, ``server_scaling`` and ``drift_bench`` need no trajectory of their own.
 """
 
+from fedlib.experiments.mpt_departures import several_departures
 from fedlib.experiments.mpt_pages import (
     demands,
     drift_bench,
@@ -39,6 +41,7 @@ __all__ = [
     "preliminary",
     "reserve_or_train",
     "server_scaling",
+    "several_departures",
     "timing",
     "tracking",
 ]
