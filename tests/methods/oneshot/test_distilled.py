@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -148,6 +149,28 @@ def test_paper_budgets_are_the_defaults() -> None:
     settings = fedisca.FedISCA()
     assert (settings.epochs, settings.inversion.steps, settings.inversion.batch_size) == (100, 500, 256)
     assert e_fedisca.EFedISCA().refresh == 10
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_clients_may_have_different_architectures(name: str, student: Build, problem: Problem) -> None:
+    """The teacher's logits are all that has to fit; the student learns from it all the same."""
+    function, settings = TINY[name]
+    names = ("cnn3_bn", "wrn16_2", "vgg8_bn")
+    mixed = [models.build(n, num_classes=3, in_channels=1, image_size=8, seed=1) for n in names]
+    changes: dict[str, Any] = {"epochs": 1}
+    if name == "dafl":
+        changes["iterations"] = 2
+    elif name == "dense":
+        changes["generator_steps"] = 2
+    else:
+        changes["inversion"] = inversion.Inversion(steps=3, batch_size=12)
+    model = student()
+    before = model.head.weight.clone()
+    result = function(mixed, model, problem, dataclasses.replace(settings, **changes), 0)
+    assert not torch.equal(result.model.head.weight, before)
+    assert torch.isfinite(result.model.head.weight).all()
+    sizes = result.ledger.frame()["bytes"].tolist()
+    assert len(set(sizes)) == 3  # each client sends a model of its own size
 
 
 # --- DAFL ------------------------------------------------------------------------------------------------
