@@ -1,7 +1,7 @@
 """``nuscenes``: driving scenes with LiDAR, six cameras and 3D boxes, in the five domains of FedCKA.
 
-The copy is read by nuscenes-devkit: the tables in ``v1.0-trainval`` (or ``v1.0-mini``), ``samples``, ``sweeps`` and
-``maps``, in the data folder or in ``nuscenes`` below it. Domains follow from locations and descriptions
+The copy is read by nuscenes-devkit: the tables in ``v1.0-trainval`` (or ``v1.0-mini``), ``samples``, ``sweeps``
+and ``maps``, in the data folder or in ``nuscenes`` below it. Domains follow from locations and descriptions
 (``domains``), frames are arrays (``frame``), and :class:`DrivingSet` (``root``) is the door to both. A generated
 root of the same format is ``fedlib.data.roadworld.drives``.
 """

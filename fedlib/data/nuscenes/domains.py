@@ -18,6 +18,7 @@ from importlib import resources
 from fedlib.errors import InputError
 
 SPLITS = ("train", "val")
+WARM = "warm"  # scenes of a generated root for a common start; in no client's data
 
 
 @dataclass(frozen=True)

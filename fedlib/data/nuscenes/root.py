@@ -46,7 +46,7 @@ class Scene:
     Attributes:
         name: as in the table.
         domain: letter.
-        split: train or val; other where neither the official lists nor ``splits.json`` name it.
+        split: train, val or warm; other where neither the official lists nor ``splits.json`` name it.
         samples: tokens of the key frames in time order.
     """
 
@@ -128,7 +128,7 @@ class DrivingSet:
             InputError: unknown domain or split, or it has no scene.
         """
         choose("domain", domain, domains.DOMAINS)
-        choose("split", split, domains.SPLITS)
+        choose("split", split, (*domains.SPLITS, domains.WARM))
         tokens = tuple(
             token
             for scene in self.scenes.values()

@@ -113,8 +113,8 @@ CITIES = {
     ),
 }
 
-#: Classes that do not occur: one, three and six of ten in C, D and E, as in the paper (Section IV-D), which does not
-#: say which ones.
+#: Classes that do not occur: one, three and six of ten in C, D and E, as in the paper (Section IV-D), which does
+#: not say which ones.
 ABSENT = {
     "A": (),
     "B": (),
@@ -209,8 +209,8 @@ def about() -> tuple[str, ...]:
         f"{singapore.reflectance}.",
         f"Night (D, E): {NIGHT.ambient:.0%} of the daylight, headlights, street lamps, camera noise; LiDAR "
         "unchanged.",
-        f"Rain (B, E): {RAIN.ground:.0%} of ground returns and {RAIN.near:.0%} to {RAIN.near + RAIN.far:.0%} of the "
-        f"others lost, range {RAIN.range:.0f} instead of {DRY_RANGE:.0f} m, {RAIN.spurious:.0%} spurious near "
+        f"Rain (B, E): {RAIN.ground:.0%} of ground returns and {RAIN.near:.0%} to {RAIN.near + RAIN.far:.0%} of "
+        f"the others lost, range {RAIN.range:.0f} instead of {DRY_RANGE:.0f} m, {RAIN.spurious:.0%} spurious near "
         "returns, weaker intensity; pictures blurred, hazy, with less contrast and streaks.",
         f"Classes that do not occur: {absent}.",
         "The shift was set from the conditions, never from the scores of a method.",

@@ -112,11 +112,9 @@ class Drive:
         """Words as in nuScenes, light and weather first."""
         kinds = [actor.kind for actor in self.actors]
         words = ["Night"] * self.domain.night + ["rain" if self.domain.night else "Rain"] * self.domain.rain
-        words += [
-            f"{word} {kind.replace('_', ' ')}s".strip()
-            for kind in dict.fromkeys(kinds)
-            for word in ["many" if kinds.count(kind) > 4 else ""]
-        ]
+        for kind in dict.fromkeys(kinds):
+            name = kind.replace("_", " ") + ("es" if kind.endswith("s") else "s")
+            words.append(f"many {name}" if kinds.count(kind) > 4 else name)
         return ", ".join(words) or "empty street"
 
 
@@ -165,7 +163,7 @@ class _Crowd:
         city: City,
         rng: np.random.Generator,
     ) -> None:
-        self.times = np.append(times, times[:-1] + INTERVAL / 2)
+        self.times = np.append(times, times - INTERVAL / 2)
         self.reach, self.city, self.rng = reach, city, rng
         self.actors: list[Actor] = []
         ego = np.stack([ego_speed * self.times, np.full(len(self.times), ego_y)], axis=1)
