@@ -1,0 +1,90 @@
+"""Scores of class-incremental learning, and of predictions on unbalanced classes.
+
+a_{t,i} is the accuracy, in percent, on the test samples of task i after training task t, in a scope of prediction:
+
+    taw   task-aware: among the classes of the sample's own task
+    cil   class-incremental: among all classes seen so far
+    all   among all rows of the head; differs from cil only for a head that has all classes from the start
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.metrics import f1_score
+
+from fedlib.errors import InputError
+
+SCOPES = ("taw", "cil", "all")
+CONSTANT = 0.99  # a predictor that gives one class to more than this share of the samples has collapsed
+
+
+def continual_scores(matrix: np.ndarray) -> dict[str, float]:
+    """Return average accuracy, forgetting and backward transfer of an accuracy matrix.
+
+        avg_acc           1/T sum_i a_{T,i}
+        forgetting_paper  1/(T-1) sum_{i<T} (max_{t=1..T} a_{t,i} - a_{T,i}), never negative
+        forgetting_code   the same with the maximum over t = 1..T-1; negative where the last task helps
+        bwt               1/(T-1) sum_{i<T} (a_{T,i} - a_{i,i})
+
+    The last three are NaN for one task. The paper's forgetting is Barros et al. 2026, section 4; the other one is
+    that of its public code and of Masana et al. 2022.
+
+    Args:
+        matrix: (T, T) percent, row t after task t; entries above the diagonal are not used.
+
+    Raises:
+        InputError: a matrix that is not square, or entries on or below the diagonal that are no percentages.
+    """
+    a = np.asarray(matrix, dtype=np.float64)
+    if a.ndim != 2 or a.shape[0] != a.shape[1] or not len(a):
+        raise InputError(f"accuracy matrix has shape {a.shape}; allowed: (T, T)")
+    seen = np.tril(np.ones_like(a, dtype=bool))
+    if not ((a[seen] >= 0) & (a[seen] <= 100)).all():
+        raise InputError("accuracies have values that are no percentages; allowed: 0 to 100")
+    a = np.where(seen, a, 0.0)
+    last, before = a[-1], slice(0, len(a) - 1)
+    scores = {"avg_acc": float(last.mean())}
+    if len(a) == 1:
+        return scores | dict.fromkeys(("forgetting_paper", "forgetting_code", "bwt"), float("nan"))
+    return scores | {
+        "forgetting_paper": float((a.max(0) - last)[before].mean()),
+        "forgetting_code": float((a[:-1].max(0) - last)[before].mean()),
+        "bwt": float((last - a.diagonal())[before].mean()),
+    }
+
+
+def label_scores(labels: np.ndarray, predicted: np.ndarray, num_classes: int) -> dict[str, float]:
+    """Return scores of predictions, in percent, with the floor that they stand beside.
+
+    ``accuracy``, ``balanced_accuracy`` (mean recall of the classes that occur), ``macro_f1`` (over classes that
+    occur or are predicted), ``majority`` (accuracy of always saying the most frequent class) and ``constant`` (1 if
+    one class takes more than 99 % of the predictions, else 0: such a predictor has collapsed).
+
+    Args:
+        labels: (N,) int64, true classes.
+        predicted: (N,) int64.
+        num_classes: C; labels and predictions are in 0..C-1.
+
+    Raises:
+        InputError: no sample, unequal lengths, or classes out of range.
+    """
+    labels, predicted = np.asarray(labels), np.asarray(predicted)
+    if labels.shape != predicted.shape or labels.ndim != 1 or not len(labels):
+        raise InputError(
+            f"labels {labels.shape} and predictions {predicted.shape}; allowed: as many of each, at least one"
+        )
+    for name, values in (("label", labels), ("prediction", predicted)):
+        if values.min() < 0 or values.max() >= num_classes:
+            raise InputError(
+                f"{name} is {values.min() if values.min() < 0 else values.max()}; allowed: 0 to {num_classes - 1}"
+            )
+    present = np.unique(labels)
+    recalls = [float((predicted[labels == c] == c).mean()) for c in present]
+    said = np.bincount(predicted, minlength=num_classes)
+    return {
+        "accuracy": 100 * float((labels == predicted).mean()),
+        "balanced_accuracy": 100 * float(np.mean(recalls)),
+        "macro_f1": 100 * float(f1_score(labels, predicted, average="macro", zero_division=0)),
+        "majority": 100 * float(np.bincount(labels).max() / len(labels)),
+        "constant": float(said.max() / len(predicted) > CONSTANT),
+    }

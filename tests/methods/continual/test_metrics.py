@@ -1,0 +1,61 @@
+"""Scores of class-incremental learning."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.metrics import balanced_accuracy_score
+
+from fedlib.errors import InputError
+from fedlib.methods.continual.metrics import continual_scores, label_scores
+
+G5 = np.array([[90, 0, 0], [80, 85, 0], [92, 80, 88]], dtype=float)
+
+
+def test_golden_forgetting() -> None:
+    found = continual_scores(G5)
+    assert (found["forgetting_paper"], found["forgetting_code"], found["bwt"]) == (2.5, 1.5, -1.5)
+    assert found["avg_acc"] == pytest.approx((92 + 80 + 88) / 3)
+    lower = G5.copy()
+    lower[2, 0] = 82
+    found = continual_scores(lower)
+    assert (found["forgetting_paper"], found["forgetting_code"]) == (6.5, 6.5)
+
+
+def test_entries_above_the_diagonal_do_not_count() -> None:
+    filled = G5.copy()
+    filled[0, 1] = filled[0, 2] = filled[1, 2] = math.nan
+    assert continual_scores(filled) == continual_scores(G5)
+
+
+def test_one_task_has_no_forgetting() -> None:
+    found = continual_scores(np.array([[70.0]]))
+    assert found["avg_acc"] == 70
+    assert math.isnan(found["forgetting_paper"])
+
+
+@pytest.mark.parametrize("matrix", [np.zeros((2, 3)), np.full((2, 2), 101.0), np.full((2, 2), math.nan)])
+def test_what_is_no_accuracy_matrix_is_refused(matrix: np.ndarray) -> None:
+    with pytest.raises(InputError, match="allowed"):
+        continual_scores(matrix)
+
+
+def test_scores_of_unbalanced_labels_and_collapsed_predictors() -> None:
+    labels = np.array([0] * 90 + [1] * 10)
+    constant = label_scores(labels, np.zeros(100, dtype=int), 3)
+    assert constant["accuracy"] == constant["majority"] == 90
+    assert constant["balanced_accuracy"] == 50
+    assert constant["constant"] == 1
+    mixed = labels.copy()
+    mixed[:9] = 1
+    found = label_scores(labels, mixed, 3)
+    assert found["constant"] == 0
+    assert found["balanced_accuracy"] == pytest.approx(100 * balanced_accuracy_score(labels, mixed))
+    f1 = (2 * 81 / (2 * 81 + 9) + 2 * 10 / (2 * 10 + 9)) / 2
+    assert found["macro_f1"] == pytest.approx(100 * f1)
+
+
+@pytest.mark.parametrize(("labels", "said"), [([], []), ([0], [0, 1]), ([3], [0]), ([0], [-1])])
+def test_bad_labels_are_refused(labels: list[int], said: list[int]) -> None:
+    with pytest.raises(InputError, match="allowed"):
+        label_scores(np.array(labels, dtype=int), np.array(said, dtype=int), 3)
