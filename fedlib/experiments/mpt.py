@@ -18,10 +18,9 @@ from fedlib.experiments.mpt_pages import (
     over_regimes,
     over_tasks,
     reserve_or_train,
-    server_scaling,
-    timing,
 )
 from fedlib.experiments.mpt_preliminary import preliminary
+from fedlib.experiments.mpt_seconds import server_scaling, timing
 from fedlib.experiments.mpt_tracking import ABLATION, HEADLINE, averaged, headline, tracking
 from fedlib.methods.mpt.trackers import METHODS
 

@@ -1,25 +1,17 @@
-"""Experiments of single MPT pages: tasks, backbones, regimes, the use of what remains, seconds."""
+"""Experiments of single MPT pages: tasks, backbones, regimes, the use of what remains, the drift bench."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from statistics import median
+from collections.abc import Sequence
 
 import pandas as pd
 import torch
 from scipy.stats import spearmanr
 
 from fedlib import seeds
-from fedlib.errors import InputError
-from fedlib.experiments.federated import Bench, trajectory_of
-from fedlib.experiments.mpt_scenario import Departure, bench_of, departures, scenario_config, training_run
 from fedlib.experiments.mpt_tracking import (
     HEADLINE,
     Cell,
-    Clock,
-    Replay,
     cells_of,
     follow,
     headline,
@@ -28,23 +20,15 @@ from fedlib.experiments.mpt_tracking import (
 from fedlib.experiments.settings import MPTSettings
 from fedlib.experiments.study import Study
 from fedlib.features.ncm import regularise
-from fedlib.federation.engine import one_thread
-from fedlib.federation.rounds import Trajectory
 from fedlib.methods.mpt import capabilities
-from fedlib.methods.mpt.low_rank import low_rank, transport_low_rank
 from fedlib.methods.mpt.trackers import entry
 from fedlib.methods.mpt.transport import KINDS, prepare, transport
-from fedlib.models import module_of
-from fedlib.runs import Run, RunSpec, Store, Workspace
 
 COMPARED = (
     "fedavg", "ccvr", "icarl", "icarl_distil", "sdc", "sdc_federated", "ldc", "ldc_ridge", "frozen", "ncm",
     "mpt_lite", "mpt",
 )  # fmt: skip
 """Rows of the table of capabilities."""
-TIMED_ROUNDS = 10  # rounds after the departure that are timed
-WARM_UP = 2  # the first ones, which are not counted: caches and lazy imports
-REPEATS = 5  # of a timed server step; the median is taken
 
 
 def over_tasks(
@@ -204,115 +188,6 @@ def demands(settings: MPTSettings, methods: Sequence[str] = COMPARED) -> tuple[p
         )
     ]
     return table, pd.DataFrame(rows)
-
-
-# --- seconds --------------------------------------------------------------------------------------------------
-
-
-def timing(settings: MPTSettings, methods: Sequence[str] = HEADLINE) -> Study:
-    """Measure the extra work of a round: one run a seed, for the first rare class and remaining fraction.
-
-    What is measured depends on the machine, so repetitions differ; a stored run keeps what it found. Columns:
-    seed, method, backbone, metric, value. Mean seconds of a round after the departure: ``client_seconds`` (all
-    vehicles, one after the other: embedding, under the earlier model too where the method keeps one, class
-    statistics, and the method's own work), ``server_seconds``, ``extra_seconds`` (both), and ``round_seconds``,
-    the round of the federation itself, evaluation included, the same for all methods.
-    """
-    bench = bench_of(settings)
-    found = departures(bench, settings)
-    chosen = [d for d in found if (d.rare_class, d.remaining) == (found[0].rare_class, found[0].remaining)]
-    names = [name for name in methods if name not in ("oracle", "no_departure")]
-    return Study.of([_timing_run(bench, settings, departure, names) for departure in chosen])
-
-
-def _timing_run(bench: Bench, settings: MPTSettings, departure: Departure, names: Sequence[str]) -> Run:
-    config = scenario_config(settings, departure) | {"methods": list(names), "rounds_timed": TIMED_ROUNDS}
-    config |= {"mpt": tracker_options(settings).mpt.__dict__}
-
-    def compute(workspace: Workspace) -> None:
-        training = training_run(bench, settings, departure, "holdout", 1)
-        with one_thread():
-            rows = list(_timed(bench, settings, departure, names, trajectory_of(training)))
-        rows += [(name, "round_seconds", training.seconds / settings.rounds) for name in names]
-        frame = pd.DataFrame(rows, columns=["method", "metric", "value"])
-        workspace.finish(frame.assign(seed=departure.seed, backbone=settings.model))
-
-    checksums = {settings.dataset: bench.images.card.checksum}
-    spec = RunSpec("mpt.timing", config, checksums, (__name__, module_of(settings.model)))
-    return Store().compute(spec, compute)
-
-
-def _timed(
-    bench: Bench,
-    settings: MPTSettings,
-    departure: Departure,
-    names: Sequence[str],
-    trajectory: Trajectory,
-) -> Iterator[tuple[str, str, float]]:
-    """Yield (method, metric, seconds of a round)."""
-    options = tracker_options(settings)
-    trackers = {name: entry(name).make(options) for name in names}
-    replay = Replay(bench, settings, departure, "holdout", trajectory, timed=True)
-    start = min(settings.departure_round + WARM_UP, settings.rounds - 1)
-    rounds = 0
-    for view in replay.views(trackers, until=start + TIMED_ROUNDS):
-        rounds += view.server.number > start
-        if view.server.number == start:
-            replay.clock = Clock()
-    spent = {key: seconds / rounds for key, seconds in replay.clock.seconds.items()}
-    for name, tracker in trackers.items():
-        client = spent.get((name, "client"), 0.0)
-        if tracker.embeds:
-            client += spent["all", "embed"] * (2 if tracker.old_model else 1)
-        if tracker.sends_means:
-            client += spent["all", "moments" if tracker.sends_scatter else "means"]
-        server = spent.get((name, "server"), 0.0)
-        yield name, "client_seconds", client
-        yield name, "server_seconds", server
-        yield name, "extra_seconds", client + server
-
-
-def server_scaling(
-    dims: Sequence[int] = (128, 192, 512, 1024, 1280), *, rank: int = 32, seed: int = 0
-) -> pd.DataFrame:
-    """Time what MPT's server does in a round after the departure, for features of length d and ten classes.
-
-    Merging ten vehicles' statistics, the transport and the weight. Columns: d, form (the transports, and
-    ``low rank``: ``ot`` between covariances of ``rank`` directions that the vehicles' factors give directly),
-    seconds (median of five).
-
-    Raises:
-        InputError: a length below 2, or not above ``rank``.
-    """
-    rows = []
-    with one_thread():
-        for d in dims:
-            if d <= max(rank, 2):
-                raise InputError(f"feature length is {d}; allowed: above rank = {rank}")
-            draw = seeds.torch_generator(seed, "scaling", d)
-            s0, st = (_covariance(d, draw) for _ in range(2))
-            e = torch.randn(d, generator=draw, dtype=torch.float64)
-            for kind in ("ot", "zca", "chol", "scalar"):
-                origin = prepare(kind, s0)
-                rows.append((d, kind, _median_seconds(partial(transport, origin, st, e))))
-            a, b = low_rank(s0, rank), low_rank(st, rank)
-            rows.append((d, "low rank", _median_seconds(partial(transport_low_rank, "ot", a, b, e))))
-    return pd.DataFrame(rows, columns=["d", "form", "seconds"])
-
-
-def _covariance(d: int, draw: torch.Generator) -> torch.Tensor:
-    root = torch.randn(d, 2 * d, generator=draw, dtype=torch.float64)
-    decay = torch.exp(-torch.arange(d, dtype=torch.float64) * 8 / d)
-    return regularise((root @ root.T / (2 * d)) * decay.sqrt()[:, None] * decay.sqrt(), 0.01)
-
-
-def _median_seconds(function: Callable[[], object]) -> float:
-    times = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return median(times)
 
 
 # --- the drift bench ------------------------------------------------------------------------------------------

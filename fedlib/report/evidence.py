@@ -194,7 +194,7 @@ def _payload(raw: Any, page: str, number: int) -> AnyPayload:
 def _origin(runs: Sequence[Run], settings: Settings) -> Provenance:
     if not runs:
         raise InputError("no run is given; results without a run have no origin")
-    names = dict.fromkeys(_dataset(run) for run in runs)
+    names = dict.fromkeys(name for run in runs if (name := _dataset(run)) is not None)
     data = tuple(DataUse(name=name, kind=card(name).kind) for name in names)
     changed = dict.fromkeys([*_changed(settings), *_differing(runs, settings)])
     return Provenance(data=data, profile=settings.profile, changed=tuple(changed))
@@ -204,10 +204,11 @@ def _seeds(runs: Sequence[Run]) -> set[int]:
     return {int(seed) for run in runs for seed in run.metrics["seed"].unique()}
 
 
-def _dataset(run: Run) -> str:
+def _dataset(run: Run) -> str | None:
+    """Return the run's data set; None for a run on random numbers, which says so."""
     if "dataset" not in run.config:
         raise InputError(f"run {run.name} names no data set; its configuration needs 'dataset'")
-    return str(run.config["dataset"])
+    return None if run.config["dataset"] is None else str(run.config["dataset"])
 
 
 def _changed(settings: Settings) -> tuple[str, ...]:
@@ -233,6 +234,8 @@ def _differing(runs: Sequence[Run], settings: Settings) -> list[str]:
     plans = [plan.model_dump(mode="json", exclude={*_WHERE_IT_RUNS}) for plan in planned]
     found: dict[str, None] = {}
     for run in runs:
+        if _dataset(run) is None:  # not of these settings at all
+            continue
         differences = [
             [name for name in plan if name in run.config and run.config[name] != plan[name]] for plan in plans
         ]
@@ -320,7 +323,7 @@ def _cells(info: RunInfo) -> list[str]:
     more = f" and {len(info.keys) - 1} more" if len(info.keys) > 1 else ""
     return [
         info.name,
-        ", ".join(f"{item.name} ({item.kind})" for item in info.data),
+        ", ".join(f"{item.name} ({item.kind})" for item in info.data) or "none: random numbers",
         f"{info.profile}{changed}",
         ", ".join(map(str, info.seeds)),
         f"{info.seconds:.1f}",

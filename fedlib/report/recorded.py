@@ -2,7 +2,7 @@
 
 A folder ``recorded/<paper>/<profile>/`` holds, for each judged claim, ``<claim>.yaml`` (page, data, profile, runs,
 machine, duration, date, settings of the profile) and ``<claim>-<n>.csv`` with the two sides of its n-th comparison
-by seed and group (``measure.sides``). Verdicts are computed from the tables whenever they are read, never stored.
+by seed and group (``sides.sides``). Verdicts are computed from the tables whenever they are read, never stored.
 """
 
 from __future__ import annotations

@@ -66,6 +66,19 @@ def page(folder: Path, name: str, *bundles: dict[str, Any]) -> Path:
     return path
 
 
+def test_a_run_on_random_numbers_names_no_data_and_changes_no_profile(
+    run: Run, shown: list[dict[str, Any]]
+) -> None:
+    timed = replace(run, name="mpt.server_scaling", config={"seed": 0, "dataset": None})
+    evidence.provenance(run, timed, settings=QUICK)
+    infos = shown[0][evidence.MIME]["runs"]
+    assert [info["data"] for info in infos] == [[{"name": "digits", "kind": "real"}], []]
+    assert infos[1]["changed"] == []
+    assert "none: random numbers" in shown[0]["text/html"]
+    with pytest.raises(InputError, match="no data|names none"):
+        evidence.judge("MPT-16", METRICS, run=timed, settings=QUICK)
+
+
 def test_a_verdict_is_a_table_with_caption_and_scoped_headings(run: Run, shown: list[dict[str, Any]]) -> None:
     evidence.judge("MPT-16", METRICS, run=run, settings=QUICK)
     table = BeautifulSoup(shown[0]["text/html"], "html.parser")

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedlib import paths
+from fedlib.data import Partition
 from fedlib.errors import InputError
 from fedlib.experiments import mpt, settings
 from fedlib.experiments.federated import trajectory_of
@@ -19,6 +20,7 @@ from fedlib.experiments.mpt_scenario import (
     bench_of,
     departures,
     scores,
+    split_of,
     training_run,
 )
 from fedlib.federation.model_state import FlatModel
@@ -99,6 +101,23 @@ def test_before_the_departure_all_prototype_methods_are_the_nearest_class_mean()
     rows = mpt.tracking(config(), mpt.HEADLINE).metrics
     early = rows[(rows["phase"] == "before") & (rows["readout"] == "shared") & (rows["metric"] == "rare_f1")]
     assert early.groupby("round")["value"].nunique().max() == 1
+
+
+@pytest.mark.parametrize(("batch_size", "same"), [(2000, True), (32, False)])
+def test_numbering_the_vehicles_in_another_way_changes_the_training_only_by_its_batches(batch_size, same):
+    """A vehicle's number decides the order of its batches, and nothing else: without batches all is the same."""
+    changed = config(batch_size=batch_size, rounds=2, departure_round=1)
+    bench = bench_of(changed)
+    split = split_of(bench, changed, Departure(0, 8, 0.05))
+    order = [2, 0, 3, 1]
+    renamed = Partition(tuple(split.clients[i] for i in order), split.total, split.left_out)
+    method, leaves = bench.method(), {0: 1}
+    one = bench.train(method, split, 0, leaves=leaves, workers=1)
+    two = bench.train(method, renamed, 0, leaves={order.index(0): 1}, workers=1)
+    a, b = (trajectory_of(run) for run in (one, two))
+    assert all(torch.equal(a.weights(0)[name], b.weights(0)[name]) for name in a.weights(0))
+    close = all(torch.allclose(a.weights(2)[name], b.weights(2)[name], atol=1e-5) for name in a.weights(2))
+    assert close == same
 
 
 def recorded_batches(monkeypatch, method, training):
@@ -317,9 +336,13 @@ def test_the_drift_bench_gives_the_numbers_of_an_independent_computation():
 
 
 def test_the_server_work_is_timed_for_each_form():
-    rows = mpt.server_scaling((40, 48), rank=4)
-    assert set(rows["form"]) == {"ot", "zca", "chol", "scalar", "low rank"}
-    assert (rows["seconds"] > 0).all()
+    study = mpt.server_scaling((40, 48), rank=4, repetitions=2)
+    rows = study.metrics
+    assert set(rows["form"]) == {"round", "ot", "zca", "chol", "scalar", "low rank"}
+    assert (rows["value"] > 0).all()
+    again = mpt.server_scaling((40, 48), rank=4, repetitions=2)
+    assert again.runs[0].reused  # a stored run keeps what it found
+    pd.testing.assert_frame_equal(again.metrics, rows)
     with pytest.raises(InputError, match="rank"):
         mpt.server_scaling((16,), rank=32)
 

@@ -182,6 +182,20 @@ def test_statistics_add_up_however_samples_are_spread_over_vehicles(random, name
         assert_close(one.prototype, two.prototype, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "name", ["mpt", "mpt_lite", "ncm", "frozen", "icarl", "sdc", "sdc_federated", "ldc_ridge"]
+)
+def test_numbering_the_vehicles_in_another_way_changes_no_prototype(random, name):
+    """What a method makes of given features does not depend on who is called vehicle 1 and who 3. (Training does:
+    see the test of trainings.) LDC and CCVR draw batches from all vehicles' features in order, so they are out."""
+    drift = lambda z: z + 0.3 * torch.sin(z)  # noqa: E731
+    fleet, other = Fleet(random, drift=drift), Fleet(random, drift=drift)
+    other.z[1:], other.y[1:] = [[part[place] for place in (3, 1, 2)] for part in (other.z, other.y)]
+    (_, sent, one), (_, swapped, two) = fleet.run(name), other.run(name)
+    assert [set(message) for message in sent] == [set(message) for message in swapped]
+    assert_close(one.prototype, two.prototype, atol=1e-5, rtol=1e-5)
+
+
 def test_sdc_from_sums_equals_sdc_from_all_pairs(random):
     drift = lambda z: z + 0.3 * torch.sin(z)  # noqa: E731
     (_, _, sums), (_, _, pairs) = (Fleet(random, drift=drift).run(name) for name in ("sdc_federated", "sdc"))
