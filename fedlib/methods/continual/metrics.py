@@ -75,9 +75,8 @@ def label_scores(labels: np.ndarray, predicted: np.ndarray, num_classes: int) ->
         )
     for name, values in (("label", labels), ("prediction", predicted)):
         if values.min() < 0 or values.max() >= num_classes:
-            raise InputError(
-                f"{name} is {values.min() if values.min() < 0 else values.max()}; allowed: 0 to {num_classes - 1}"
-            )
+            worst = values.min() if values.min() < 0 else values.max()
+            raise InputError(f"{name} is {worst}; allowed: 0 to {num_classes - 1}")
     present = np.unique(labels)
     recalls = [float((predicted[labels == c] == c).mean()) for c in present]
     said = np.bincount(predicted, minlength=num_classes)
