@@ -33,7 +33,7 @@ class ClassGaussian:
         count: samples behind it, >= 1.
 
     Raises:
-        InputError: shapes that do not fit, values that are not finite, or a diagonal or count that is not positive.
+        InputError: shapes that do not fit, values that are not finite, a diagonal or a count not above 0.
     """
 
     mean: Tensor
