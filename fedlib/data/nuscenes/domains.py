@@ -107,8 +107,8 @@ def check_published(found: Mapping[str, str], *, strict_counts: bool = False) ->
             )
     if strict_counts:
         counts = Counter((found[name], split) for name, (split, _) in known.items() if name in found)
-        for letter, domain in DOMAINS.items():
-            for split, expected in (("train", domain.train), ("val", domain.val)):
+        for letter, conditions in DOMAINS.items():
+            for split, expected in (("train", conditions.train), ("val", conditions.val)):
                 if counts[letter, split] != expected:
                     raise InputError(
                         f"domain {letter} has {counts[letter, split]} {split} scenes; published: {expected}"

@@ -209,12 +209,32 @@ class DrivingSet:
         boxes = np.array(rows, dtype=np.float64).reshape(-1, 9)
         if not in_global:
             boxes = moved(boxes, np.linalg.inv(self._pose(self._sensor(sample, LIDAR))))
-        columns = (np.array(column, dtype=np.int64) for column in (classes, attributes, visibility, points))
-        return Labels(boxes, *columns, tuple(tokens))
+        return Labels(
+            boxes,
+            np.array(classes, dtype=np.int64),
+            np.array(attributes, dtype=np.int64),
+            np.array(visibility, dtype=np.int64),
+            np.array(points, dtype=np.int64),
+            tuple(tokens),
+        )
 
     def ego_to_global(self, token: str) -> np.ndarray:
         """Return the pose (4, 4) of the car at the LiDAR sweep of a key frame."""
         return self._pose(self._sensor(self._sample(token), LIDAR))
+
+    def racks(self, token: str) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Return the bicycle racks of a key frame in the global frame: rotation (3, 3), middle (3,) and half of
+        length, width and height (3,) of each. Cycles in them are not evaluated."""
+        records = [self.devkit.get("sample_annotation", key) for key in self._sample(token)["anns"]]
+        return [
+            (
+                _rotation(record["rotation"]),
+                np.array(record["translation"]),
+                0.5 * np.array(record["size"])[[1, 0, 2]],
+            )
+            for record in records
+            if record["category_name"] == "static_object.bicycle_rack"
+        ]
 
     def missing_files(self, tokens: Sequence[str]) -> list[Path]:
         """Return the files of these key frames that are absent or, for sweeps, not whole."""
@@ -273,7 +293,7 @@ class DrivingSet:
     def _points(self, newest: Mapping[str, Any], to_global: np.ndarray, sweeps: int) -> np.ndarray:
         to_here = np.linalg.inv(to_global)
         record: Mapping[str, Any] | None = newest
-        clouds = []
+        clouds: list[np.ndarray] = []
         while record is not None and len(clouds) < sweeps:
             raw = read_sweep(self.folder / record["filename"])
             raw = raw[np.abs(raw[:, :2]).max(axis=1) >= NEAREST]
