@@ -74,16 +74,16 @@ class Result:
     budget: dict[str, Any] = field(default_factory=dict)
     note: str = ""
 
-    def scores(self, data: ImageData, batch_size: int = 256) -> dict[str, Any]:
+    def scores(self, data: ImageData, batch_size: int = 256) -> dict[str, float]:
         """Return the label scores of the global model on ``data``; see :func:`scores`."""
         return scores(self.model, data, batch_size)
 
 
-def scores(model: nn.Module, data: ImageData, batch_size: int = 256) -> dict[str, Any]:
-    """Return accuracy, balanced accuracy, macro F1, the constant-majority floor and the flag ``constant``.
+def scores(model: nn.Module, data: ImageData, batch_size: int = 256) -> dict[str, float]:
+    """Return the scores of :func:`fedlib.methods.continual.metrics.label_scores`, in percent.
 
-    The flag says that one class takes more than 99 % of the predictions. The number of classes is that of the
-    logits; ``model`` maps images to logits (B, C).
+    Among them are the constant-majority floor ``majority`` and the flag ``constant`` of a collapsed predictor. The
+    number of classes is that of the logits; ``model`` maps images to logits (B, C).
 
     Raises:
         InputError: no data.

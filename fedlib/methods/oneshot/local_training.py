@@ -64,7 +64,7 @@ def step_decay(optimizer: torch.optim.Optimizer, epochs: int) -> torch.optim.lr_
 def train_local(
     model: nn.Module, data: ImageData, settings: LocalTraining, seed: int, client: int = 0
 ) -> list[dict[str, float]]:
-    """Train ``model`` in place on one client's data and return a row for each epoch.
+    """Train ``model`` in place on one client's data and return a row for each epoch, accuracy in percent.
 
     The state of the epoch with the best validation accuracy is kept (the first of equals); the last one where the
     held-back share is less than one sample. The model ends in evaluation mode.
@@ -107,7 +107,8 @@ def train_local(
                     f"a smaller lr than {settings.lr} may help"
                 )
             if held_back:
-                row["validation_accuracy"] = float((logits(model, test).argmax(1) == test.labels).mean())
+                hits = logits(model, test).argmax(1) == test.labels
+                row["validation_accuracy"] = 100 * float(hits.mean())
                 if best is None or row["validation_accuracy"] > best[0]:
                     best = row["validation_accuracy"], model_state(model)
             history.append(row)

@@ -19,7 +19,7 @@ def local_only(models: Sequence[nn.Module], data: ImageData) -> dict[str, Any]:
 
     Returns:
         ``clients``: the scores of each (see :func:`fedlib.methods.oneshot.base.scores`); ``best``: the highest
-        accuracy (picked on the test data, so an upper bound), ``mean`` and ``std`` of the accuracies;
+        accuracy (picked on the test data, so an upper bound), ``mean`` and ``std`` of the accuracies, percent;
         ``ledger``: empty, nothing is sent.
     """
     each = [scores(model, data) for model in models]

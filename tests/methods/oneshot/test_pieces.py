@@ -98,6 +98,7 @@ def test_augmentation_shifts_each_image_alone_and_carries_gradients() -> None:
     assert len(torch.unique(moved, dim=0)) > 20
     out = distillation.crop_and_flip(x, 2, torch.Generator().manual_seed(1))
     out.sum().backward()
+    assert x.grad is not None
     assert torch.equal(x.grad, torch.isin(x.detach(), out.detach()).float())
 
 
