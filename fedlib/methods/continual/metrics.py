@@ -9,13 +9,99 @@ a_{t,i} is the accuracy, in percent, on the test samples of task i after trainin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from sklearn.metrics import f1_score
 
-from fedlib.errors import InputError
+from fedlib.errors import InputError, choose
 
 SCOPES = ("taw", "cil", "all")
 CONSTANT = 0.99  # a predictor that gives one class to more than this share of the samples has collapsed
+
+
+class AccuracyMatrix:
+    """Accuracies a_{t,i} in the three scopes, filled one row after each task.
+
+    Args:
+        tasks: classes of each task, T of them.
+        labels: (N,) int64, classes of the test samples; samples of classes in no task are left out.
+
+    Attributes:
+        values: by scope, (T, T) float64, percent; 0 above the diagonal and in rows that are still to come, NaN for a
+            task without test samples.
+        samples: (T,) int64, test samples of each task.
+        labels: (n,) int64, of the test samples that count; ``rows`` (n,) are their places among all N.
+        predicted: by scope, (n,) int64, classes predicted after the latest task.
+
+    Raises:
+        InputError: no test sample of any task, no task, or a class in two tasks.
+    """
+
+    def __init__(self, tasks: Sequence[Sequence[int]], labels: np.ndarray) -> None:
+        self.tasks = tuple(tuple(int(c) for c in task) for task in tasks)
+        classes = [c for task in self.tasks for c in task]
+        if not all(self.tasks) or not classes or len(set(classes)) < len(classes):
+            raise InputError(f"tasks are {self.tasks}; allowed: at least one, each class in one of them only")
+        labels = np.asarray(labels, dtype=np.int64)
+        self._task_of = np.full(max([*classes, *labels.tolist()]) + 1, -1)
+        for t, task in enumerate(self.tasks):
+            self._task_of[list(task)] = t
+        self.rows = np.flatnonzero(self._task_of[labels] >= 0)
+        if not len(self.rows):
+            raise InputError("no test sample belongs to a class of the tasks; allowed: at least one")
+        self.labels = labels[self.rows]
+        self._own = self._task_of[self.labels]  # (n,)
+        total = len(self.tasks)
+        self.samples = np.bincount(self._own, minlength=total)
+        self.values = {scope: np.zeros((total, total)) for scope in SCOPES}
+        self.predicted: dict[str, np.ndarray] = {}
+
+    def record(self, t: int, scores: np.ndarray, classes: Sequence[int]) -> None:
+        """Fill row t, 0-based.
+
+        Args:
+            t: the task that was trained last.
+            scores: (n, rows), the larger the likelier; of the samples ``self.rows``.
+            classes: class of each column of the scores.
+
+        Raises:
+            InputError: scores of another shape, or not finite.
+        """
+        if scores.shape != (len(self.labels), len(classes)) or np.isnan(scores).any():
+            raise InputError(
+                f"scores have shape {scores.shape}; allowed: {(len(self.labels), len(classes))}, none of them NaN"
+            )
+        column_task = self._task_of[list(classes)]
+        allowed = {
+            "taw": column_task[None] == self._own[:, None],
+            "cil": np.broadcast_to(column_task <= t, scores.shape),
+            "all": np.ones(scores.shape, dtype=bool),
+        }
+        for scope in SCOPES:
+            # The first of equal scores wins in every scope, so that cil can never be above taw.
+            said = np.asarray(classes)[np.where(allowed[scope], scores, -np.inf).argmax(1)]
+            hits = np.bincount(self._own, weights=said == self.labels, minlength=len(self.tasks))
+            with np.errstate(invalid="ignore"):
+                share = np.where(self.samples > 0, 100 * hits / self.samples, np.nan)
+            self.values[scope][t] = np.where(np.arange(len(self.tasks)) <= t, share, 0.0)
+            self.predicted[scope] = said
+
+    def scores(self, scope: str) -> dict[str, float]:
+        """Return :func:`continual_scores` of a scope.
+
+        Raises:
+            InputError: unknown scope.
+        """
+        return continual_scores(self.values[choose("scope", scope, SCOPES)])
+
+    def overall(self, scope: str = "cil") -> dict[str, float]:
+        """Return :func:`label_scores` after the latest task on the test samples of all tasks together.
+
+        Raises:
+            InputError: unknown scope.
+        """
+        return label_scores(self.labels, self.predicted[choose("scope", scope, SCOPES)], len(self._task_of))
 
 
 def continual_scores(matrix: np.ndarray) -> dict[str, float]:

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import balanced_accuracy_score
 
 from fedlib.errors import InputError
-from fedlib.methods.continual.metrics import continual_scores, label_scores
+from fedlib.methods.continual.metrics import AccuracyMatrix, continual_scores, label_scores
 
 G5 = np.array([[90, 0, 0], [80, 85, 0], [92, 80, 88]], dtype=float)
 
@@ -59,3 +59,45 @@ def test_scores_of_unbalanced_labels_and_collapsed_predictors() -> None:
 def test_bad_labels_are_refused(labels: list[int], said: list[int]) -> None:
     with pytest.raises(InputError, match="allowed"):
         label_scores(np.array(labels, dtype=int), np.array(said, dtype=int), 3)
+
+
+TASKS = ((2, 3), (0, 1, 4))
+LABELS = np.array([2, 3, 0, 1, 4, 4, 7])  # no task has class 7
+
+
+def test_class_incremental_accuracy_is_never_above_the_task_aware_one() -> None:
+    for seed in range(20):
+        matrix = AccuracyMatrix(TASKS, LABELS)
+        scores = np.random.default_rng(seed).integers(0, 3, (6, 5)).astype(float)  # many ties
+        matrix.record(1, scores, (2, 3, 0, 1, 4))
+        assert (matrix.values["cil"] <= matrix.values["taw"]).all()
+
+
+def test_columns_follow_the_classes_and_not_the_order_of_arrival() -> None:
+    matrix = AccuracyMatrix(TASKS, LABELS)
+    classes = (4, 2, 0, 3, 1)
+    perfect = np.array([[c == label for c in classes] for label in LABELS[:6]], dtype=float)
+    matrix.record(1, perfect, classes)
+    assert matrix.values["cil"][1].tolist() == [100, 100]
+    assert matrix.samples.tolist() == [2, 4]
+    assert matrix.overall()["accuracy"] == 100
+
+
+def test_scope_cil_has_the_classes_seen_so_far_and_scope_all_the_whole_head() -> None:
+    matrix = AccuracyMatrix(((0,), (1,)), np.array([0, 1]))
+    matrix.record(0, np.array([[0.0, 1.0], [0.0, 1.0]]), (0, 1))
+    assert matrix.values["cil"][0].tolist() == [100, 0]  # class 1 is still to come
+    assert matrix.values["all"][0].tolist() == [0, 0]
+
+
+def test_equal_counts_make_the_average_the_overall_accuracy() -> None:
+    labels = np.repeat([0, 1, 2, 3], 5)
+    matrix = AccuracyMatrix(((0, 1), (2, 3)), labels)
+    matrix.record(1, np.random.default_rng(0).normal(size=(20, 4)), (0, 1, 2, 3))
+    assert matrix.scores("cil")["avg_acc"] == pytest.approx(matrix.overall("cil")["accuracy"])
+
+
+@pytest.mark.parametrize(("tasks", "labels"), [(((0,), (0,)), [0]), ((), [0]), (((0,), (1,)), [5])])
+def test_bad_tasks_are_refused(tasks: tuple, labels: list[int]) -> None:
+    with pytest.raises(InputError, match="allowed"):
+        AccuracyMatrix(tasks, np.array(labels))
