@@ -34,8 +34,8 @@ def diagnose(
     """Return a row for each class that has a mixture and real features.
 
     Columns: ``class``; ``real`` and ``synthetic``, numbers of features; ``cosine_real``, mean cosine of real
-    features to their mean; ``cosine_synthetic``, of synthetic ones to the mixture's mean; ``scatter_ratio``, trace of the
-    synthetic covariance over the real one (NaN below two real features); ``nearest_neighbour``, see
+    features to their mean; ``cosine_synthetic``, of synthetic ones to the mixture's mean; ``scatter_ratio``, trace
+    of the synthetic covariance over the real one (NaN below two real features); ``nearest_neighbour``, see
     :func:`two_sample_accuracy`.
 
     Args:

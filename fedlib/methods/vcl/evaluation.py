@@ -1,9 +1,4 @@
-"""Accuracy of the heads on test features, in three scopes of prediction.
-
-taw   task-aware: among the classes of the sample's own task
-cil   class-incremental: among all classes seen so far (the protocol of the paper's text)
-all   among all rows of the head; differs from cil only for a head that has all classes from the start
-"""
+"""Accuracy of the heads on test features, in the three scopes of :mod:`fedlib.methods.continual.metrics`."""
 
 from __future__ import annotations
 
@@ -15,9 +10,8 @@ import torch
 from torch import Tensor
 
 from fedlib.errors import InputError
+from fedlib.methods.continual.metrics import SCOPES, continual_scores, label_scores
 from fedlib.methods.vcl.continual import HeadRun
-
-SCOPES = ("taw", "cil", "all")
 
 
 @dataclass(frozen=True)
@@ -25,21 +19,42 @@ class Evaluation:
     """Results of a run of tasks with one encoder of the test images.
 
     Attributes:
+        tasks: classes of each task.
         accuracy: by scope, (T, T) float64 in percent: row t, column i is the accuracy on task i's test samples
-            after task t; 0 for a task whose classes the head does not have yet, NaN for one without test samples.
+            after task t; 0 for a task whose classes the head does not have yet.
         samples: test samples of each task, (T,) int64.
         labels: (n,) int64, classes of the test samples of all tasks.
         predicted: by scope, (n,) int64, classes predicted after the last task.
     """
 
+    tasks: tuple[tuple[int, ...], ...]
     accuracy: dict[str, np.ndarray]
     samples: np.ndarray
     labels: np.ndarray
     predicted: dict[str, np.ndarray]
 
+    @property
+    def trivial_tasks(self) -> tuple[int, ...]:
+        """Tasks of one class, from 0: their task-aware accuracy is 100 by construction."""
+        return tuple(t for t, task in enumerate(self.tasks) if len(task) == 1)
+
     def overall(self, scope: str = "cil") -> float:
         """Return the accuracy after the last task on the test samples of all tasks together, percent."""
         return 100 * float((self.predicted[scope] == self.labels).mean())
+
+    def scores(self) -> dict[str, float]:
+        """Return all scores, percent: ``<scope>_<name>`` of the continual ones, and those of the final labels.
+
+        See ``continual_scores`` and ``label_scores`` of :mod:`fedlib.methods.continual.metrics`; ``accuracy`` is the
+        paper's overall accuracy. Labels are predicted class-incrementally.
+        """
+        found = {
+            f"{scope}_{name}": value
+            for scope in SCOPES
+            for name, value in continual_scores(self.accuracy[scope]).items()
+        }
+        num_classes = 1 + max(c for task in self.tasks for c in task)
+        return found | label_scores(self.labels, self.predicted["cil"], num_classes)
 
 
 def evaluate(run: HeadRun, features: Tensor | Mapping[int, Tensor], labels: np.ndarray) -> Evaluation:
@@ -52,7 +67,7 @@ def evaluate(run: HeadRun, features: Tensor | Mapping[int, Tensor], labels: np.n
         labels: (N,) int64; samples of classes that are in no task are left out.
 
     Raises:
-        InputError: no test sample of any task, or sizes that differ.
+        InputError: a task without test samples, or sizes that differ.
     """
     views = [features] if isinstance(features, Tensor) else [features[k] for k in sorted(features)]
     if not views or any(len(view) != len(labels) for view in views):
@@ -65,8 +80,9 @@ def evaluate(run: HeadRun, features: Tensor | Mapping[int, Tensor], labels: np.n
         task_of[list(task)] = t
     labels = np.asarray(labels)
     used = np.flatnonzero(task_of[labels] >= 0)
-    if not len(used):
-        raise InputError("no test sample belongs to a class of the tasks; allowed: at least one")
+    without = sorted(set(range(len(run.tasks))) - set(task_of[labels[used]].tolist()))
+    if without:
+        raise InputError(f"task {without[0] + 1} has no test sample; allowed: at least one for each task")
     labels = labels[used]
     own = torch.from_numpy(task_of[labels])
     rows = torch.from_numpy(used)
@@ -87,12 +103,10 @@ def evaluate(run: HeadRun, features: Tensor | Mapping[int, Tensor], labels: np.n
             }[scope]
             said = np.asarray(head.classes)[_scores(logits, allowed).argmax(1).numpy()]
             hits = np.bincount(own.numpy(), weights=said == labels, minlength=total)
-            with np.errstate(invalid="ignore"):
-                share = np.where(samples > 0, 100 * hits / samples, np.nan)
-            accuracy[scope][t] = np.where(np.arange(total) <= t, share, 0.0)
+            accuracy[scope][t] = np.where(np.arange(total) <= t, 100 * hits / samples, 0.0)
             if t == total - 1:
                 predicted[scope] = said
-    return Evaluation(accuracy, samples, labels, predicted)
+    return Evaluation(run.tasks, accuracy, samples, labels, predicted)
 
 
 def _scores(logits: list[Tensor], allowed: Tensor) -> Tensor:

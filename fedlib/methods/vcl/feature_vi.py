@@ -79,12 +79,18 @@ def fit_feature_vi(
     mean, n = data.mean[held], data.count[held].double()[:, None]
     scatter = torch.zeros_like(data.mean).index_add_(0, y, (z - data.mean[y]).square())[held]
 
-    pooled = scatter.sum(0) / max(len(y) - len(held), 1)
+    free = len(y) - len(held)
+    pooled = scatter.sum(0) / free if free else torch.full_like(mean[0], 1 / z.shape[1])
     spread = torch.where(n > 1, scatter / (n - 1).clamp_min(1), pooled).sqrt().clamp_min(LEAST_SPREAD)
     zero = torch.zeros_like(mean)
     start = [mean, spread.log()] if recipe == "ours" else [zero, zero]
-    width = -0.5 * n.log().expand_as(mean) if recipe == "ours" else zero
-    m, l, s, r = (nn.Parameter(t.clone()) for t in (*start, width, width))
+    # about the widths of the posterior: sigma / sqrt(n) of the mean, 1 / sqrt(2 n) of the log deviation
+    widths = (
+        [spread.log() - 0.5 * n.log(), -0.5 * (2 * n).log().expand_as(mean)]
+        if recipe == "ours"
+        else [zero, zero]
+    )
+    m, l, s, r = (nn.Parameter(t.clone()) for t in (*start, *widths))
     generator = seeds.torch_generator(seed, "vcl/feature-vi", client)
 
     def elbo() -> Tensor:

@@ -37,7 +37,9 @@ from fedlib.methods.vcl.server import GlobalModel, aggregate
 from fedlib.methods.vcl.shared_space import ANCHORED, anchors, average_encoders
 
 Encoders = Callable[[int], nn.Module]
-"""From a client id (or ``SERVER``) to a new encoder, images -> (B, d), with the weights shared beforehand. Clients may differ in architecture."""
+"""From a client id (or ``SERVER``) to a new encoder, images -> (B, d), with the shared initial weights.
+
+Clients may differ in architecture."""
 
 
 @dataclass(frozen=True)

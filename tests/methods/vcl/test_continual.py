@@ -12,11 +12,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedlib import seeds
+from fedlib.data.class_tasks import task_split
 from fedlib.errors import InputError
 from fedlib.features.gaussian import matched
+from fedlib.methods.continual.metrics import SCOPES
 from fedlib.methods.vcl import continual
 from fedlib.methods.vcl.continual import HeadRun, joint, run_tasks
-from fedlib.methods.vcl.evaluation import SCOPES, evaluate
+from fedlib.methods.vcl.evaluation import evaluate
 from fedlib.methods.vcl.footnote import fit_new_classes
 from fedlib.methods.vcl.head import GrowingHead, kd_loss
 from fedlib.methods.vcl.server import class_sizes, synthesise
@@ -252,6 +254,8 @@ def test_tasks_that_make_no_split_are_refused(problem: Any, tasks: Any, says: st
 
 
 def test_more_tasks_than_classes_are_refused(problem: Any) -> None:
+    with pytest.raises(InputError, match="number of classes"):
+        task_split(range(3), 4)
     tasks = [tuple(part) for part in np.array_split(np.arange(3), 4)]
     with pytest.raises(InputError, match="at most as many tasks as classes"):
         run(problem, tasks=tasks, counts=(5, 5, 5))
@@ -289,10 +293,26 @@ def test_test_samples_outside_the_tasks_are_left_out_and_none_is_an_error(proble
     labels = np.arange(60) % 3
     found = evaluate(result, problem.blobs(labels).features, labels)
     assert found.samples.tolist() == [40]
-    with pytest.raises(InputError, match="no test sample"):
+    with pytest.raises(InputError, match="task 1 has no test sample"):
         evaluate(result, problem.blobs(labels).features, labels * 0 + 5)
     with pytest.raises(InputError, match="as many of each"):
         evaluate(result, problem.blobs(labels).features[:5], labels)
+
+
+def test_scores_name_every_scope_and_the_floor(problem: Any) -> None:
+    labels = np.repeat([0, 1, 2, 3], [60, 10, 10, 10])
+    result = run(problem, tasks=((0, 1), (2,), (3,)))
+    found = evaluate(result, problem.blobs(labels, noise=0.3).features, labels)
+    scores = found.scores()
+    assert found.trivial_tasks == (1, 2)
+    assert found.accuracy["taw"][-1, 1:].tolist() == [100, 100]
+    assert scores["majority"] == pytest.approx(100 * 60 / 90)
+    assert scores["accuracy"] == pytest.approx(found.overall())
+    assert scores["taw_avg_acc"] == pytest.approx(found.accuracy["taw"][-1].mean())
+    assert scores["cil_forgetting_paper"] >= 0
+    single = evaluate(run(problem, tasks=((0, 1, 2, 3),)), problem.blobs(labels).features, labels)
+    assert single.scores()["cil_avg_acc"] == pytest.approx(single.overall())
+    assert np.isnan(single.scores()["cil_bwt"])
 
 
 def test_ensemble_of_equal_encoders_is_the_single_one(problem: Any) -> None:
