@@ -36,14 +36,21 @@ MODULES = {
 }
 
 
+#: Driving scenes with several sensors: no images with labels, so :func:`driving` opens them, not :func:`load`.
+DRIVING = {
+    "nuscenes": "fedlib.data.nuscenes",
+    "roadworld-drives": "fedlib.data.roadworld.drives",
+}
+
+
 def available() -> list[str]:
-    """Return every name that :func:`load` takes.
+    """Return every name that :func:`load` or :func:`driving` takes.
 
     >>> available()[:4]
     ['digits', 'fashion-mnist', 'cifar10', 'medmnist:pathmnist']
     """
     names: list[str] = []
-    for family, module in MODULES.items():
+    for family, module in {**MODULES, **DRIVING}.items():
         members = getattr(importlib.import_module(module), "members", None)
         names += [f"{family}:{member}" for member in members()] if members else [family]
     return names
@@ -53,7 +60,7 @@ def load(name: str, *, root: str | Path | None = None, download: bool = False, *
     """Load a data set by name.
 
     Args:
-        name: one of :func:`available`.
+        name: one of :func:`available` except ``DRIVING``.
         root: folder with the files; None takes ``fedlib.paths.data_root()`` (environment ``FEDLIB_DATA``).
         download: let the publishing package fetch what is missing.
         options: options of the data set, for example ``size=64, as_rgb=True`` for ``medmnist:<flag>``.
@@ -62,10 +69,32 @@ def load(name: str, *, root: str | Path | None = None, download: bool = False, *
         InputError: unknown name or option; files missing (the message says what to do), damaged, or with
             contents that are not allowed (the message names the file).
     """
+    if name in DRIVING:
+        raise InputError(f"{name} has no images with labels; open it by fedlib.data.driving")
     module, member = _resolve(name)
     _check_options(name, module, options)
     image_set: ImageSet = module.load(*member, root=_root(root), download=download, **options)
     return image_set
+
+
+def driving(name: str, *, root: str | Path | None = None, **options: Any) -> Any:
+    """Open driving scenes by name.
+
+    Args:
+        name: ``nuscenes`` (a user's copy) or ``roadworld-drives`` (generated, once).
+        root: folder with the copy; None takes ``fedlib.paths.data_root()`` (environment ``FEDLIB_DATA``).
+        options: options of the set, for example ``preset="tiny"`` for ``roadworld-drives``.
+
+    Returns:
+        A :class:`fedlib.data.nuscenes.DrivingSet`.
+
+    Raises:
+        InputError: unknown name or option, no copy, or a table missing.
+    """
+    choose("driving set", name, DRIVING)
+    module, _ = _resolve(name)
+    _check_options(name, module, options)
+    return module.load(root=_root(root), download=False, **options)
 
 
 def find(name: str, *, root: str | Path | None = None, **options: Any) -> Found:
@@ -82,7 +111,7 @@ def find(name: str, *, root: str | Path | None = None, **options: Any) -> Found:
 
 def cards() -> dict[str, tuple[Card, ...]]:
     """Return what is known about every data set before it is loaded, by family (``medmnist``) or name."""
-    modules = {family: importlib.import_module(module) for family, module in MODULES.items()}
+    modules = {family: importlib.import_module(module) for family, module in {**MODULES, **DRIVING}.items()}
     return {
         family: tuple(module.cards()) if hasattr(module, "cards") else (module.CARD,)
         for family, module in modules.items()
@@ -103,9 +132,10 @@ def _resolve(name: str) -> tuple[ModuleType, tuple[str, ...]]:
     if not isinstance(name, str):
         raise InputError(f"data set is {name!r}; allowed: {', '.join(available())}")
     family, colon, member = name.partition(":")
-    if family not in MODULES:
+    known = {**MODULES, **DRIVING}
+    if family not in known:
         choose("data set", name, available())
-    module = importlib.import_module(MODULES[family])
+    module = importlib.import_module(known[family])
     if bool(colon) != hasattr(module, "members"):
         choose("data set", name, available())
     return module, (member,) if colon else ()

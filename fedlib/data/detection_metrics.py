@@ -9,6 +9,8 @@ devkit's own ``DetectionEval`` on the given samples.
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -119,10 +121,9 @@ def devkit_metrics(truth: Truth, detections: Mapping[str, Detections]) -> Any:
         return nothing
     evaluation = DetectionEval.__new__(DetectionEval)  # its constructor wants files and the name of a split
     evaluation.cfg, evaluation.verbose = config, False
-    boxes = {
-        "pred_boxes": EvalBoxes.deserialize(content, DetectionBox),
-        "gt_boxes": load_gt_of_sample_tokens(database, list(truth.tokens), DetectionBox, verbose=False),
-    }
+    with contextlib.redirect_stderr(io.StringIO()):  # it shows progress even if it is told not to
+        annotated = load_gt_of_sample_tokens(database, list(truth.tokens), DetectionBox, verbose=False)
+    boxes = {"pred_boxes": EvalBoxes.deserialize(content, DetectionBox), "gt_boxes": annotated}
     for name, value in boxes.items():
         value = filter_eval_boxes(
             database, add_center_dist(database, value), config.class_range, verbose=False

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedlib.data.files import Found
 from fedlib.data.imageset import Card
-from fedlib.data.nuscenes.domains import DOMAINS, SPLITS, Domain, domain_of
+from fedlib.data.nuscenes.domains import DOMAINS, SPLITS, WARM, Domain, check_published, domain_of
 from fedlib.data.nuscenes.frame import (
     ATTRIBUTES,
     BOX,
@@ -39,11 +39,13 @@ __all__ = [
     "SPLITS",
     "TABLES",
     "VERSIONS",
+    "WARM",
     "Domain",
     "DrivingSet",
     "Frame",
     "Labels",
     "Scene",
+    "check_published",
     "corners",
     "domain_of",
     "find",
