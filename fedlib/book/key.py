@@ -97,7 +97,7 @@ def changes(old: Inputs, new: Inputs) -> list[str]:
     if old.notebook != new.notebook:
         found.append("the notebook's text changed")
     for name in sorted(old.parameters.keys() | new.parameters.keys()):
-        before, after = (repr(i.parameters[name]) if name in i.parameters else "absent" for i in (old, new))
+        before, after = (_shown(i.parameters[name]) if name in i.parameters else "absent" for i in (old, new))
         if before != after:
             found.append(f"parameter {name}: {before} -> {after}")
     names = sorted(old.modules.keys() | new.modules.keys())
@@ -182,6 +182,11 @@ def _manifest(node: NotebookNode) -> Manifest | None:
         return Manifest.model_validate(node.metadata.get(METADATA))
     except ValidationError:
         return None
+
+
+def _shown(value: Any) -> str:
+    # The members of a stored dict come back in another order.
+    return repr(dict(sorted(value.items())) if isinstance(value, dict) else value)
 
 
 def _digest(value: Any) -> str:

@@ -50,6 +50,11 @@ class Layout:
         return self.book / "_generated"
 
     @property
+    def recorded(self) -> Path:
+        """Recorded results of long runs, see ``fedlib.report.recorded``."""
+        return self.book / "recorded"
+
+    @property
     def html(self) -> Path:
         """The built site."""
         return self.book / "_build" / "html"

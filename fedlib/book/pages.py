@@ -71,10 +71,11 @@ def generate(book_dir: Path, executed_dir: Path, generated_dir: Path) -> list[Pa
 
 def fragments(book_dir: Path, executed_dir: Path) -> dict[str, str]:
     """Return every fragment's text by its name."""
-    pages = executed_pages(Layout(book_dir.parent))
+    layout = Layout(book_dir.parent)
+    pages = executed_pages(layout)
     collected = evidence.collect(executed_dir)
     items = verdicts(collected)
-    kept = recorded.by_claim(recorded.load())
+    kept = recorded.by_claim(recorded.load(layout.recorded))
     manifests = [found for page in pages if (found := key.manifest(executed_dir / f"{page}.ipynb"))]
     parts = {
         "coverage": coverage_line(items),
@@ -84,6 +85,7 @@ def fragments(book_dir: Path, executed_dir: Path) -> dict[str, str]:
         ),
         "recorded": recorded_results(list(kept.values())),
         "not-attempted": not_attempted(items),
+        "recorded-summary": recorded_line(list(kept.values())),
         "status-summary": status_summary(manifests),
         "status": status(manifests, collected),
         "versions": versions(manifests),
@@ -229,6 +231,21 @@ def _numbers(item: Verdict) -> tuple[str, str]:
 def _statement(entry: Entry) -> str:
     note = f" *{text(entry.note)}*" if entry.note else ""
     return f"**{entry.id}** {text(entry.statement)}{note}"
+def recorded_line(found: Sequence[Recorded]) -> str:
+    """Return one sentence for each profile about what is recorded, for the front page."""
+    sentences = []
+    for profile in PROFILES:
+        own = [item for item in found if item.record.provenance.profile == profile]
+        if own:
+            words = Counter(item.verdict.word for item in own)
+            counts = ", ".join(f"{words[word]} {word}" for word in register.WORDS if words[word])
+            sentences.append(
+                f"{len(own)} {'claims' if len(own) > 1 else 'claim'} in profile `{profile}`: {counts}."
+            )
+    what = "{doc}`Recorded results of long runs </reference/recorded>`, which this build did not compute: "
+    return what + (" ".join(sentences) or "none yet.")
+
+
 
 
 def _verdict(item: Verdict, pages: Container[str]) -> str:

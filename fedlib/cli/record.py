@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from fedlib.book.layout import Layout
+    from fedlib.book.notebook import Notebook
 
 
 def record(
@@ -16,6 +21,10 @@ def record(
         list[str] | None,
         typer.Option("--parameter", "-p", metavar="NAME=VALUE", help="Set a parameter; may be repeated."),
     ] = None,
+    into: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where the records go; default: book/recorded of the checkout."),
+    ] = None,
 ) -> None:
     """Execute pages one after the other and record what they find.
 
@@ -25,40 +34,54 @@ def record(
     import datetime
 
     from fedlib import paths
-    from fedlib.book import execute
+    from fedlib.book import execute, key
     from fedlib.book.layout import Layout
-    from fedlib.book.notebook import find
     from fedlib.cli import console
-    from fedlib.errors import InputError, choose
+    from fedlib.errors import choose
     from fedlib.report import evidence, recorded
     from fedlib.runs.store import machine
 
     choose("profile", profile, ("overnight", "paper"))
     layout = Layout.of_checkout()
-    names = [
-        page
-        for given in pages
-        for page in ([p for p in sorted(layout.sources()) if p.split("/")[0] == given] or [given])
-    ]
     folder = paths.state_root() / "recorded" / profile
+    jobs = []
+    for source in _sources(layout, pages):
+        given = source.read_assignments([*(parameter or []), f"profile={profile}"])
+        jobs.append(execute.job(source, folder / f"{source.page}.ipynb", given, layout.lock))
     out = console.console()
     failed = False
-    for name in names:
-        source = find(name)
-        if "profile" not in source.parameters:
-            raise InputError(f"page {source.page} has no profile, so there is nothing to record")
-        given = source.read_assignments([*(parameter or []), f"profile={profile}"])
-        job = execute.job(source, folder / f"{source.page}.ipynb", given, layout.lock)
+    for job in jobs:  # one after the other, so that what is finished is recorded at once
         with console.listener(out) as listener:
             outcomes = execute.run([job], listener, at_once=1)
-        if any(outcome.failure for outcome in outcomes):
+        manifest = key.manifest(job.target)
+        if any(outcome.failure for outcome in outcomes) or manifest is None:
             failed = True
             continue
-        found = [item for item in evidence.collect(folder) if item.page == source.page]
-        today = datetime.datetime.now(datetime.UTC).date().isoformat()
-        written = recorded.write(found, machine=machine(), date=today)
-        console.say(
-            out, f"{source.page}: {sum(path.suffix == '.yaml' for path in written)} verdicts recorded"
+        written = recorded.write(
+            evidence.of_page(job.target, job.page),
+            into or layout.recorded,
+            parameters=manifest.parameters,
+            machine=machine(),
+            date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         )
+        claims = [path.stem for path in written if path.suffix == ".yaml"]
+        console.say(out, f"{job.page}: recorded {', '.join(claims) or 'nothing, for it judges no claim'}")
     if failed:
         raise typer.Exit(1)
+
+
+def _sources(layout: Layout, pages: list[str]) -> list[Notebook]:
+    """Return the notebooks that are named, or lie in a named part and have a profile; each once."""
+    from fedlib.book.notebook import find
+    from fedlib.errors import InputError
+
+    found: dict[str, Notebook] = {}
+    for name in pages:
+        part = [page for page in layout.sources() if page.split("/")[0] == name]
+        for page in part or [name]:
+            source = find(page, layout)
+            if "profile" in source.parameters:
+                found[source.page] = source
+            elif not part:
+                raise InputError(f"page {source.page} has no profile, so there is nothing to record")
+    return list(found.values())

@@ -158,12 +158,7 @@ def collect(executed: Path) -> list[Collected]:
     for path in sorted(executed.rglob("*.ipynb")):
         if any(part.startswith(".") for part in path.relative_to(executed).parts):
             continue
-        page = path.relative_to(executed).with_suffix("").as_posix()
-        node = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
-        for number, cell in enumerate(node.cells):
-            for output in cell.get("outputs", []):
-                if MIME in output.get("data", {}):
-                    found.append(Collected(page=page, payload=_payload(output["data"][MIME], page, number)))
+        found += of_page(path, path.relative_to(executed).with_suffix("").as_posix())
     return found
 
 
@@ -197,6 +192,25 @@ def _origin(runs: Sequence[Run], settings: Settings) -> Provenance:
     names = dict.fromkeys(name for run in runs if (name := _dataset(run)) is not None)
     data = tuple(DataUse(name=name, kind=card(name).kind) for name in names)
     changed = dict.fromkeys([*_changed(settings), *_differing(runs, settings)])
+def of_page(path: Path, page: str) -> list[Collected]:
+    """Return the payloads of one executed notebook, outputs in order.
+
+    Args:
+        path: the notebook.
+        page: its name, ``part/name``.
+
+    Raises:
+        InputError: see ``collect``.
+    """
+    node = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+    return [
+        Collected(page=page, payload=_payload(output["data"][MIME], page, number))
+        for number, cell in enumerate(node.cells)
+        for output in cell.get("outputs", [])
+        if MIME in output.get("data", {})
+    ]
+
+
     return Provenance(data=data, profile=settings.profile, changed=tuple(changed))
 
 

@@ -1,15 +1,15 @@
 """Recorded results: verdicts of long runs, kept with the sources so that every build can show them.
 
-A folder ``recorded/<paper>/<profile>/`` holds, for each judged claim, ``<claim>.yaml`` (page, data, profile, runs,
-machine, duration, date, settings of the profile) and ``<claim>-<n>.csv`` with the two sides of its n-th comparison
-by seed and group (``sides.sides``). Verdicts are computed from the tables whenever they are read, never stored.
+A folder ``<paper>/<profile>/`` holds, for each judged claim, ``<claim>.yaml`` (page, parameters, data, profile and
+its settings, runs with their versions and seconds, machine, date) and ``<claim>-<n>.csv`` with the two sides of
+its n-th comparison by seed and group (``sides.sides``). Verdicts are computed from the tables whenever they are
+read, never stored. The folders lie outside the library, whose files make notebooks stale when they change.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
-from importlib import resources
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,6 @@ from fedlib.report.evidence import Collected, RunInfo, RunPayload, VerdictPayloa
 from fedlib.report.register import Entry, Frozen, lookup
 from fedlib.report.verdict import Provenance, Verdict, judge_sides
 
-ROOT = Path(str(resources.files("fedlib.report"))) / "recorded"
-
 
 class Record(Frozen):
     """Where a recorded verdict comes from.
@@ -34,6 +32,7 @@ class Record(Frozen):
         claim: id in the register.
         page: the notebook that judged it.
         provenance: data and profile of the verdict.
+        parameters: the page's parameters in that run.
         runs: the runs of that page.
         machine: the computer in neutral words: system, processor, cores, memory.
         date: day of the recording, YYYY-MM-DD.
@@ -43,6 +42,7 @@ class Record(Frozen):
     claim: str
     page: str
     provenance: Provenance
+    parameters: dict[str, Any]
     runs: tuple[RunInfo, ...]
     machine: str
     date: str
@@ -52,6 +52,11 @@ class Record(Frozen):
     def seconds(self) -> float:
         """Time that the page's runs took to compute, added up."""
         return sum(run.seconds for run in self.runs)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """Seeds of the page's runs."""
+        return tuple(sorted({seed for run in self.runs for seed in run.seeds}))
 
     @property
     def changed_since(self) -> tuple[str, ...]:
@@ -70,18 +75,22 @@ class Recorded(Frozen):
     def __str__(self) -> str:
         found, origin = self.record, self.verdict.provenance
         old = f", with other {', '.join(found.changed_since)} than today" if found.changed_since else ""
+        seeds = f"{len(found.seeds)} seed{'s' if len(found.seeds) > 1 else ''}"
         took = f"{found.seconds / 60:,.0f} min on {found.machine}"
-        return f"recorded on {found.date} ({origin}{old}; runs of {took})"
+        return f"recorded on {found.date} ({origin}{old}; {seeds}, runs of {took})"
 
 
-def write(collected: Sequence[Collected], *, machine: str, date: str, root: Path = ROOT) -> list[Path]:
-    """Write the verdicts of executed pages as recorded results, and return the files.
+def write(
+    collected: Sequence[Collected], root: Path, *, parameters: Mapping[str, Any], machine: str, date: str
+) -> list[Path]:
+    """Write the verdicts of an executed page as recorded results, and return the files.
 
     Args:
-        collected: payloads of executed notebooks; verdicts without a measured comparison are left out.
-        machine: see ``Record``.
-        date: see ``Record``.
+        collected: payloads of the page; verdicts without a measured comparison are left out.
         root: folder of all recorded results.
+        parameters: see ``Record``, as machine and date.
+        machine: the same.
+        date: the same.
     """
     written = []
     for item in collected:
@@ -98,8 +107,8 @@ def write(collected: Sequence[Collected], *, machine: str, date: str, root: Path
         )
         profile = verdict.provenance.profile
         record = Record(
-            claim=verdict.id, page=item.page, provenance=verdict.provenance, runs=runs, machine=machine, date=date,
-            settings=_settings(item.page, profile),
+            claim=verdict.id, page=item.page, provenance=verdict.provenance, parameters=dict(parameters),
+            runs=runs, machine=machine, date=date, settings=_settings(item.page, profile),
         )  # fmt: skip
         folder = root / verdict.entry.paper / profile
         folder.mkdir(parents=True, exist_ok=True)
@@ -118,8 +127,11 @@ def write(collected: Sequence[Collected], *, machine: str, date: str, root: Path
     return written
 
 
-def load(root: Path = ROOT) -> list[Recorded]:
+def load(root: Path) -> list[Recorded]:
     """Return all recorded verdicts, computed from their tables, by paper, profile and claim.
+
+    Args:
+        root: folder of all recorded results; there may be none.
 
     Raises:
         InputError: a file that is damaged or does not fit the register; the message names it.
@@ -140,6 +152,8 @@ def read(path: Path) -> Recorded:
         tables = [
             _table(path.with_name(f"{entry.id}-{n}.csv"), entry, n) for n in range(1, len(entry.parts) + 1)
         ]
+        if foreign := {int(seed) for table in tables for seed in table["seed"]} - set(record.seeds):
+            raise InputError(f"its tables have seed {min(foreign)}, and none of its runs has")
         return Recorded(record=record, verdict=judge_sides(entry, tables, record.provenance))
     except ValidationError as error:
         first = error.errors()[0]

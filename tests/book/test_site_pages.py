@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 from sphinx_external_toc.parsing import parse_toc_yaml
@@ -11,7 +12,8 @@ from sphinx_external_toc.parsing import parse_toc_yaml
 from fedlib.book import pages
 from fedlib.experiments import settings
 from fedlib.report import register
-from fedlib.report.verdict import Verdict
+from fedlib.report.recorded import Record, Recorded
+from fedlib.report.verdict import DataUse, Provenance, Verdict, judge_sides
 
 
 @pytest.fixture(scope="session")
@@ -99,6 +101,30 @@ def test_nothing_counts_as_attempted_without_a_run_or_an_audit(items: list[Verdi
     assert not [
         item.entry.id for item in items if item.word == register.CONTRADICTED and not item.entry.audit
     ]
+
+
+def test_recorded_verdicts_stand_below_those_of_this_build(items: list[Verdict]) -> None:
+    item = next(item for item in items if item.id == "MPT-10")
+    rule = item.entry.parts[0]
+    groups = [*rule.over, *(rule.against_each if rule.against is not None else ())]
+    tables = [
+        pd.DataFrame(
+            [dict.fromkeys(groups, "x") | {"seed": s, "ours": 0.5 + s / 100, "theirs": 0.9} for s in range(3)]
+        )
+        for _ in item.entry.parts
+    ]
+    origin = Provenance(data=(DataUse(name="digits", kind="real"),), profile="overnight")
+    record = Record(
+        claim=item.id, page=item.entry.notebook, provenance=origin, parameters={}, runs=(),
+        machine="Linux, 2 cores", date="2026-01-02", settings={},
+    )  # fmt: skip
+    found = Recorded(record=record, verdict=judge_sides(item.entry, tables, origin))
+    shown = rows(pages.claims([item], [], {item.id: found}))
+    assert len(shown) == 2
+    assert shown[1][0] == "MPT-10, recorded"
+    assert "2026-01-02" in shown[1][2]
+    assert "1 claim in profile `overnight`" in pages.recorded_line([found])
+    assert "none yet" in pages.recorded_line([])
 
 
 @pytest.mark.parametrize(
