@@ -29,6 +29,7 @@ MODULES = {
     "fashion-mnist": "fedlib.data.fashion_mnist",
     "cifar10": "fedlib.data.cifar10",
     "medmnist": "fedlib.data.medmnist",
+    "cells": "fedlib.data.cells",
     "roadworld": "fedlib.data.roadworld",
     "nuimages": "fedlib.data.nuimages",
     "car1000-coarse": "fedlib.data.car1000_coarse",
