@@ -137,9 +137,17 @@ def training_run(
         leaves={LEAVING: last} if leaves else {},
         held_out=np.flatnonzero(bench.labels == job.rare_class) if training == "holdout" else None,
         held_out_after=last,
-        common=0 if training == "distil" else last,
+        common=0 if training == "distil" else shared_rounds(settings),
         workers=workers,
     )
+
+
+def shared_rounds(settings: MPTSettings) -> int:
+    """Return how many first rounds the trainings of a departure take over from one stored run.
+
+    None where backbones are not kept: that run would stay, with the model of each of its rounds.
+    """
+    return settings.departure_round if settings.keep_backbones else 0
 
 
 def scores(labels: np.ndarray, predicted: np.ndarray, rare: int, num_classes: int) -> dict[str, float]:

@@ -12,7 +12,14 @@ import torch
 from fedlib import seeds
 from fedlib.errors import InputError
 from fedlib.experiments.federated import Bench, trajectory_of
-from fedlib.experiments.mpt_scenario import Departure, bench_of, departures, scenario_config, training_run
+from fedlib.experiments.mpt_scenario import (
+    Departure,
+    bench_of,
+    departures,
+    scenario_config,
+    shared_rounds,
+    training_run,
+)
 from fedlib.experiments.mpt_tracking import HEADLINE, Clock, Replay, tracker_options
 from fedlib.experiments.settings import MPTSettings
 from fedlib.experiments.study import Study
@@ -56,8 +63,7 @@ def _timing_run(bench: Bench, settings: MPTSettings, departure: Departure, names
         training = training_run(bench, settings, departure, "holdout", 1)
         with one_thread():
             rows = list(_timed(bench, settings, departure, names, trajectory_of(training)))
-        # the rounds up to the departure are a run of their own, which other trainings share
-        own_rounds = settings.rounds - settings.departure_round
+        own_rounds = settings.rounds - shared_rounds(settings)
         rows += [(name, "round_seconds", training.seconds / own_rounds) for name in names]
         frame = pd.DataFrame(rows, columns=["method", "metric", "value"])
         workspace.finish(frame.assign(seed=departure.seed, backbone=settings.model))
