@@ -13,7 +13,7 @@ from torch import nn
 
 from fedlib import data, models
 from fedlib.data import ImageSet, Normalizer, Partition
-from fedlib.experiments.settings import Settings
+from fedlib.experiments.settings import RoundSettings
 from fedlib.federation.population import Clients
 from fedlib.federation.rounds import Rounds, Trajectory, run_rounds
 from fedlib.federation.tasks import Classification, ImageData
@@ -30,11 +30,11 @@ class Bench:
         images: the data set.
     """
 
-    settings: Settings
+    settings: RoundSettings
     images: ImageSet
 
     @classmethod
-    def of(cls, settings: Settings) -> Bench:
+    def of(cls, settings: RoundSettings) -> Bench:
         """Load the data set that ``settings`` name, and check all that can be checked without computing.
 
         Raises:

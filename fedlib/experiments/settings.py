@@ -24,7 +24,7 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class Settings(BaseModel):
-    """Settings that every federated experiment has.
+    """Settings that every experiment has.
 
     Attributes:
         profile: the profile that the values come from.
@@ -32,14 +32,6 @@ class Settings(BaseModel):
         dataset: name for ``fedlib.data.load``.
         model: name for ``fedlib.models.build``.
         num_clients: number of clients.
-        rounds: number of communication rounds.
-        local_epochs: passes over a client's data in a round.
-        batch_size: samples in a training batch.
-        lr: step size of the clients' SGD.
-        momentum: momentum of the clients' SGD.
-        weight_decay: L2 penalty of the clients' SGD.
-        alpha: concentration of the Dirichlet partition; small values mean skewed clients.
-        bf16: train in bfloat16 where the processor has it (results then differ from float32 runs).
         device: ``cpu`` or ``cuda``.
     """
 
@@ -50,14 +42,6 @@ class Settings(BaseModel):
     dataset: str
     model: str
     num_clients: Count
-    rounds: Count
-    local_epochs: Count
-    batch_size: Count
-    lr: Positive
-    momentum: Annotated[float, Field(ge=0, lt=1)]
-    weight_decay: Annotated[float, Field(ge=0)]
-    alpha: Positive
-    bf16: bool
     device: Literal["cpu", "cuda"]
 
     @model_validator(mode="before")
@@ -70,15 +54,46 @@ class Settings(BaseModel):
                     values = values | {name: float(values[name])}
         return values
 
+    @model_validator(mode="before")
+    @classmethod
+    def _lists_are_tuples(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            values = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        return values
 
-class FoundationsSettings(Settings):
+
+class RoundSettings(Settings):
+    """Settings of experiments with rounds of federated training.
+
+    Attributes:
+        rounds: number of communication rounds.
+        local_epochs: passes over a client's data in a round.
+        batch_size: samples in a training batch.
+        lr: step size of the clients' SGD.
+        momentum: momentum of the clients' SGD.
+        weight_decay: L2 penalty of the clients' SGD.
+        alpha: concentration of the Dirichlet partition; small values mean skewed clients.
+        bf16: train in bfloat16 where the processor has it (results then differ from float32 runs).
+    """
+
+    rounds: Count
+    local_epochs: Count
+    batch_size: Count
+    lr: Positive
+    momentum: Annotated[float, Field(ge=0, lt=1)]
+    weight_decay: Annotated[float, Field(ge=0)]
+    alpha: Positive
+    bf16: bool
+
+
+class FoundationsSettings(RoundSettings):
     """Settings of the foundations chapters (what each page varies is a parameter of that page)."""
 
     participation: Fraction
     mu: Annotated[float, Field(ge=0)]
 
 
-class MPTSettings(Settings):
+class MPTSettings(RoundSettings):
     """Settings of the MPT experiments.
 
     Attributes:
@@ -139,13 +154,6 @@ class MPTSettings(Settings):
     def _changed(self, changes: dict[str, Any]) -> MPTSettings:
         return type(self)(**(self.model_dump() | changes))
 
-    @model_validator(mode="before")
-    @classmethod
-    def _lists_are_tuples(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            values = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-        return values
-
     @model_validator(mode="after")
     def _departure_inside_the_run(self) -> MPTSettings:
         if self.departure_round >= self.rounds:
@@ -168,7 +176,43 @@ class MPTSettings(Settings):
         return self
 
 
-_MODELS: dict[str, type[Settings]] = {"foundations": FoundationsSettings, "mpt": MPTSettings}
+class VCLSettings(Settings):
+    """Settings of the VCL-FPFT experiments.
+
+    Attributes:
+        dataset_options: options of the data set, see ``fedlib.data.load``.
+        model: backbone of the encoders and of the classifiers of the one-shot baselines.
+        dim: length d of an encoder's output.
+        weights: of the initial encoder, see ``fedlib.models.embedder``; None is random.
+        num_tasks: tasks T that the classes are dealt to.
+        partitions: ``IID``, or ``dirichlet_<alpha>``: how the training samples are split over the clients.
+        options: what is changed in both presets of ``fedlib.methods.vcl.presets``.
+        code: what is changed further in the preset ``code``.
+        classifiers: what is changed in the training of the baselines' classifiers, a
+            ``fedlib.methods.oneshot.local_training.LocalTraining``.
+        baselines: what is changed in the one-shot baselines, by name.
+        small: start from the baselines' small budgets, made for a CPU, instead of the papers'.
+    """
+
+    dataset_options: dict[str, Any]
+    dim: Count
+    weights: str | None
+    num_tasks: Count
+    partitions: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^(IID|dirichlet_\d+(\.\d+)?)$")], ...], Field(min_length=1)
+    ]
+    options: dict[str, Any]
+    code: dict[str, Any]
+    classifiers: dict[str, Any]
+    baselines: dict[str, dict[str, Any]]
+    small: bool
+
+
+_MODELS: dict[str, type[Settings]] = {
+    "foundations": FoundationsSettings,
+    "mpt": MPTSettings,
+    "vcl": VCLSettings,
+}
 
 
 def papers() -> list[str]:
@@ -185,7 +229,7 @@ def load(paper: str, profile: str, overrides: dict[str, Any] | None = None, **na
     """Return the settings of a paper's experiments.
 
     Args:
-        paper: ``foundations`` or ``mpt``.
+        paper: ``foundations``, ``mpt`` or ``vcl``.
         profile: ``smoke``, ``quick``, ``overnight`` or ``paper``.
         overrides: settings by name that replace the profile's.
         named: the same as keywords; None means "the profile's value".
