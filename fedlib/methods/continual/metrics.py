@@ -28,7 +28,7 @@ class AccuracyMatrix:
         labels: (N,) int64, classes of the test samples; samples of classes in no task are left out.
 
     Attributes:
-        values: by scope, (T, T) float64, percent; 0 above the diagonal and in rows that are still to come, NaN for a
+        values: by scope, (T, T) float64, percent; 0 above the diagonal and in rows still to come, NaN for a
             task without test samples.
         samples: (T,) int64, test samples of each task.
         labels: (n,) int64, of the test samples that count; ``rows`` (n,) are their places among all N.
@@ -143,7 +143,7 @@ def label_scores(labels: np.ndarray, predicted: np.ndarray, num_classes: int) ->
     """Return scores of predictions, in percent, with the floor that they stand beside.
 
     ``accuracy``, ``balanced_accuracy`` (mean recall of the classes that occur), ``macro_f1`` (over classes that
-    occur or are predicted), ``majority`` (accuracy of always saying the most frequent class) and ``constant`` (1 if
+    occur or are predicted), ``majority`` (accuracy of always saying the most frequent class), ``constant`` (1 if
     one class takes more than 99 % of the predictions, else 0: such a predictor has collapsed).
 
     Args:
