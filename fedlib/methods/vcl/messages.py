@@ -53,7 +53,7 @@ def pack(gaussians: Mapping[int, ClassGaussian], form: Form = "full", wire: Wire
         if form == "diagonal":
             tensors[f"{label}/scale"] = q.tril.diagonal().to(dtype).clamp_min(least)
         elif form == "full" or "tril" not in tensors:
-            tril = q.tril.to(dtype)
+            tril = q.tril.to(dtype, copy=True)
             tril.diagonal().clamp_(min=least)
             tensors["tril" if form == "tied" else f"{label}/tril"] = pack_tril(tril)
     return tensors

@@ -24,10 +24,11 @@ from fedlib.errors import InputError
 from fedlib.features.gaussian import ClassGaussian
 from fedlib.federation.ledger import SERVER, Ledger
 from fedlib.federation.model_state import State
+from fedlib.methods.continual.metrics import AccuracyMatrix
 from fedlib.methods.vcl import messages
 from fedlib.methods.vcl.client import Public, TrainedClient, train_client_ce, train_client_vi
 from fedlib.methods.vcl.continual import HeadRun, run_tasks
-from fedlib.methods.vcl.evaluation import Evaluation, evaluate
+from fedlib.methods.vcl.evaluation import evaluate
 from fedlib.methods.vcl.feature_vi import fit_feature_vi
 from fedlib.methods.vcl.inputs import FeatureData, Labelled, balanced_rows, output_dim, unit_features
 from fedlib.methods.vcl.moments import fit_moments
@@ -51,7 +52,8 @@ class Outcome:
         gaussians: what the server received, by client and class.
         model: the server's model.
         run: the heads.
-        evaluations: by encoder: ``avg``, ``frozen``, ``ensemble``, or ``client 0`` and so on.
+        evaluations: accuracies by encoder of the test images: ``avg``, ``frozen``, ``ensemble``, or ``client 0``
+            and so on.
         ledger: what was sent.
     """
 
@@ -59,7 +61,7 @@ class Outcome:
     gaussians: dict[int, dict[int, ClassGaussian]]
     model: GlobalModel
     run: HeadRun
-    evaluations: dict[str, Evaluation]
+    evaluations: dict[str, AccuracyMatrix]
     ledger: Ledger
 
 
@@ -188,7 +190,7 @@ def test_features(
 
 def evaluate_encoders(
     run: HeadRun, features: Mapping[str, Tensor], labels: np.ndarray, options: Options
-) -> dict[str, Evaluation]:
+) -> dict[str, AccuracyMatrix]:
     """Evaluate the heads under each encoder of :func:`test_features`, or under all together (``ensemble``)."""
     if options.evaluated_by == "ensemble":
         return {"ensemble": evaluate(run, dict(enumerate(features.values())), labels)}

@@ -17,6 +17,7 @@ from fedlib.federation.model_state import model_state
 from fedlib.methods.federated.fedavg import batch_norm_layers
 from fedlib.methods.vcl.client import Public, TrainedClient, train_client_ce, train_client_vi
 from fedlib.methods.vcl.inputs import FeatureData, balanced_rows, class_counts, unit_features
+from fedlib.methods.vcl.presets import preset
 from fedlib.methods.vcl.shared_space import anchors, average_encoders
 
 LABELS = np.arange(90) % 3
@@ -86,6 +87,21 @@ def test_training_depends_on_seed_and_client_alone(problem: Any, preset: str) ->
     assert not same(first, train(problem, seed=1, **kwargs))
     other = train(problem, client=1, **kwargs)
     assert not torch.equal(first.encoder["neck.weight"], other.encoder["neck.weight"])
+
+
+def test_clients_draw_their_proxies_from_streams_of_their_own() -> None:
+    z = functional.normalize(torch.randn(32, 8, generator=seeds.torch_generator(0)), dim=1)
+    data = FeatureData(z, np.arange(32) % 2)
+    options = preset(
+        "paper", shared_space="anchor", trained="none", epochs=1, batch_size=32
+    )  # one batch: no order
+    found = [
+        train_client_vi(
+            data, nn.Identity(), options, client=k, seed=0, num_classes=2, anchors=anchors(2, 8, 0)
+        )
+        for k in (0, 1)
+    ]
+    assert found[0].losses != found[1].losses
 
 
 @pytest.mark.parametrize("trained", ["neck", "none"])

@@ -17,8 +17,8 @@ from fedlib.errors import InputError
 from fedlib.features.gaussian import matched
 from fedlib.methods.continual.metrics import SCOPES
 from fedlib.methods.vcl import continual
-from fedlib.methods.vcl.continual import HeadRun, joint, run_tasks
-from fedlib.methods.vcl.evaluation import evaluate
+from fedlib.methods.vcl.continual import HeadRun, joint, run_tasks, train_head
+from fedlib.methods.vcl.evaluation import evaluate, summary
 from fedlib.methods.vcl.footnote import fit_new_classes
 from fedlib.methods.vcl.head import GrowingHead, kd_loss
 from fedlib.methods.vcl.server import class_sizes, synthesise
@@ -164,8 +164,8 @@ def test_replay_keeps_what_finetuning_forgets(problem: Any) -> None:
     z = problem.blobs(labels, noise=0.1).features
     # a finetuned head needs many steps to forget: the features of old classes are far from those of new ones
     kwargs = {"head_epochs": 60, "head_lr": 0.1, "head_init": "zero", "footnote": "off"}
-    kept = evaluate(run(problem, **kwargs), z, labels).accuracy["cil"]
-    lost = evaluate(run(problem, replay_per_class=0, **kwargs), z, labels).accuracy["cil"]
+    kept = evaluate(run(problem, **kwargs), z, labels).values["cil"]
+    lost = evaluate(run(problem, replay_per_class=0, **kwargs), z, labels).values["cil"]
     assert kept[-1].mean() > 90
     assert lost[-1, 0] < kept[-1, 0] - 20
 
@@ -234,7 +234,7 @@ def test_tasks_of_any_order_and_size_follow_the_class_map(problem: Any) -> None:
     tasks = ((2, 3), (0, 5, 1), (4,))
     result = run(problem, tasks=tasks)
     labels = np.arange(240) % 6
-    accuracy = evaluate(result, problem.blobs(labels, noise=0.1).features, labels).accuracy
+    accuracy = evaluate(result, problem.blobs(labels, noise=0.1).features, labels).values
     assert (accuracy["cil"][-1] > 85).all()
 
 
@@ -268,8 +268,8 @@ def test_class_on_no_client_is_a_row_without_features(problem: Any) -> None:
     assert (result.heads[1]["weight"][2] == 0).all()
     labels = np.array([0, 1, 2, 3, 4] * 20)
     found = evaluate(result, problem.blobs(labels, noise=0.1).features, labels)
-    assert found.accuracy["taw"][2, 0] > 90
-    assert found.accuracy["cil"][2, 1] < 20
+    assert found.values["taw"][2, 0] > 90
+    assert found.values["cil"][2, 1] < 20
 
 
 @pytest.mark.parametrize("scope", ["seen", "all"])
@@ -277,15 +277,15 @@ def test_class_incremental_never_beats_task_aware(problem: Any, scope: str) -> N
     labels = np.arange(300) % 6
     z = problem.blobs(labels, noise=0.6).features
     found = evaluate(run(problem, head_scope=scope), z, labels)
-    assert (found.accuracy["cil"] <= found.accuracy["taw"]).all()
-    assert (found.accuracy["all"] <= found.accuracy["cil"]).all()
+    assert (found.values["cil"] <= found.values["taw"]).all()
+    assert (found.values["all"] <= found.values["cil"]).all()
     if scope == "seen":
-        np.testing.assert_array_equal(found.accuracy["all"], found.accuracy["cil"])
-    last = found.accuracy["cil"][-1]
-    assert last.min() <= found.overall() <= last.max()
-    assert found.overall() == pytest.approx(last.mean())  # equally many test samples of each task
-    assert (np.triu(found.accuracy["cil"], 1) == 0).all()
-    assert found.accuracy["taw"][-1].mean() > found.overall()
+        np.testing.assert_array_equal(found.values["all"], found.values["cil"])
+    last = found.values["cil"][-1]
+    assert last.min() <= found.overall()["accuracy"] <= last.max()
+    assert found.overall()["accuracy"] == pytest.approx(last.mean())  # equally many test samples of each task
+    assert (np.triu(found.values["cil"], 1) == 0).all()
+    assert found.values["taw"][-1].mean() > found.overall()["accuracy"]
 
 
 def test_test_samples_outside_the_tasks_are_left_out_and_none_is_an_error(problem: Any) -> None:
@@ -293,8 +293,8 @@ def test_test_samples_outside_the_tasks_are_left_out_and_none_is_an_error(proble
     labels = np.arange(60) % 3
     found = evaluate(result, problem.blobs(labels).features, labels)
     assert found.samples.tolist() == [40]
-    with pytest.raises(InputError, match="task 1 has no test sample"):
-        evaluate(result, problem.blobs(labels).features, labels * 0 + 5)
+    with pytest.raises(InputError, match="no test sample"):
+        evaluate(result, problem.blobs(labels).features, labels % 2 + 4)
     with pytest.raises(InputError, match="as many of each"):
         evaluate(result, problem.blobs(labels).features[:5], labels)
 
@@ -303,16 +303,55 @@ def test_scores_name_every_scope_and_the_floor(problem: Any) -> None:
     labels = np.repeat([0, 1, 2, 3], [60, 10, 10, 10])
     result = run(problem, tasks=((0, 1), (2,), (3,)))
     found = evaluate(result, problem.blobs(labels, noise=0.3).features, labels)
-    scores = found.scores()
-    assert found.trivial_tasks == (1, 2)
-    assert found.accuracy["taw"][-1, 1:].tolist() == [100, 100]
+    scores = summary(found)
+    assert found.values["taw"][-1, 1:].tolist() == [100, 100]
     assert scores["majority"] == pytest.approx(100 * 60 / 90)
-    assert scores["accuracy"] == pytest.approx(found.overall())
-    assert scores["taw_avg_acc"] == pytest.approx(found.accuracy["taw"][-1].mean())
+    assert scores["accuracy"] == pytest.approx(found.overall()["accuracy"])
+    assert scores["taw_avg_acc"] == pytest.approx(found.values["taw"][-1].mean())
     assert scores["cil_forgetting_paper"] >= 0
     single = evaluate(run(problem, tasks=((0, 1, 2, 3),)), problem.blobs(labels).features, labels)
-    assert single.scores()["cil_avg_acc"] == pytest.approx(single.overall())
-    assert np.isnan(single.scores()["cil_bwt"])
+    assert summary(single)["cil_avg_acc"] == pytest.approx(single.overall()["accuracy"])
+    assert np.isnan(summary(single)["cil_bwt"])
+
+
+def test_task_without_test_samples_is_refused(problem: Any) -> None:
+    labels = np.arange(40) % 2
+    with pytest.raises(InputError, match="task 2 has no test sample"):
+        evaluate(run(problem, tasks=((0, 1), (2, 3))), problem.blobs(labels).features, labels)
+
+
+def test_classes_to_come_are_no_prediction_of_the_incremental_scope(problem: Any) -> None:
+    """With a head that has all rows from the start, ``cil`` masks the rows of later tasks and ``all`` does not."""
+    result = run(problem, head_scope="all", head_epochs=0)
+    labels = np.arange(300) % 6
+    z = problem.blobs(labels, noise=0.8).features
+    found = evaluate(result, z, labels)
+    first = result.head(0)(z).detach()
+    own = labels < 2
+    said = first[own, :2].argmax(1).numpy()
+    assert found.values["cil"][0, 0] == pytest.approx(100 * (said == labels[own]).mean())
+    assert found.values["all"][0, 0] < found.values["cil"][0, 0]
+
+
+def test_teacher_and_student_are_not_mixed_up(problem: Any) -> None:
+    """The distillation term of (7.1) is KL(teacher || student): one SGD step has its gradient."""
+    head, teacher = GrowingHead(16), GrowingHead(16)
+    teacher.expand([0, 1], 3 * problem.centres()[:2])
+    head.expand([0, 1, 2], torch.zeros(3, 16))
+    z = problem.blobs(np.array([0, 0, 1])).features
+    current = (problem.centres()[2:3], torch.tensor([2]))
+    replay = (z, torch.tensor([0, 0, 1]))
+    options = problem.options(
+        head_epochs=1, head_batch_size=3, replay_ce=False, kd_weight=0.5, kd_temperature=3.0
+    )
+    optimizer = torch.optim.SGD(head.parameters(), lr=1.0)
+    train_head(head, optimizer, current, replay, teacher, options, seeds.torch_generator(0))
+    p = (teacher(z).detach() / 3).softmax(1)
+    error = 0.5 - p  # softmax of the student's old rows, all 0, minus the teacher's
+    # d/dw of lambda T^2 mean KL = lambda T mean (q - p) z^T; the current sample adds its cross-entropy
+    distilled = 0.5 * 3 * error.T @ z / len(z)
+    by_label = (1 / 3) * current[0].expand(2, -1)
+    torch.testing.assert_close(head.weight[:2].detach(), -(distilled + by_label), atol=1e-5, rtol=1e-5)
 
 
 def test_ensemble_of_equal_encoders_is_the_single_one(problem: Any) -> None:
@@ -321,7 +360,7 @@ def test_ensemble_of_equal_encoders_is_the_single_one(problem: Any) -> None:
     z = problem.blobs(labels, noise=0.3).features
     one, many = evaluate(result, z, labels), evaluate(result, {0: z, 1: z}, labels)
     for scope in SCOPES:
-        np.testing.assert_array_equal(one.accuracy[scope], many.accuracy[scope])
+        np.testing.assert_array_equal(one.values[scope], many.values[scope])
 
 
 def test_heads_are_stored_and_read_without_loss(problem: Any) -> None:
