@@ -85,13 +85,16 @@ class DrivingSet:
         """The tables as ``nuscenes.NuScenes`` (all of nuScenes takes about a minute and some gigabytes).
 
         Raises:
-            InputError: a table is damaged, or a record points to one that is not there.
+            InputError: a table is damaged, a record points to one that is not there, or a map is missing.
         """
         os.environ.setdefault("MPLBACKEND", "Agg")  # the devkit imports pyplot
         from nuscenes import NuScenes  # here, for it takes seconds
 
         with reading(self.folder / self.version):
-            return NuScenes(self.version, str(self.folder), verbose=False)
+            try:
+                return NuScenes(self.version, str(self.folder), verbose=False)
+            except AssertionError as error:  # of a map's file
+                raise InputError(f"{error}; unpack the maps again") from error
 
     @cached_property
     def scenes(self) -> dict[str, Scene]:
@@ -243,7 +246,7 @@ class DrivingSet:
             sample = self._sample(token)
             for channel in (LIDAR, *CAMERAS):
                 path = self.folder / self._sensor(sample, channel)["filename"]
-                if not path.is_file() or (channel == LIDAR and path.stat().st_size % _POINT):
+                if not path.is_file() or (channel == LIDAR and _bad_size(path.stat().st_size)):
                     absent.append(path)
         return absent
 
@@ -336,12 +339,16 @@ def read_sweep(path: Path) -> np.ndarray:
     if not path.is_file():
         raise InputError(f"{path} is missing; unpack the sensor data again")
     size = path.stat().st_size
-    if size == 0 or size % _POINT:
+    if _bad_size(size):
         raise InputError(f"{path} is truncated: {size} bytes; allowed: a positive multiple of {_POINT}")
     points = np.fromfile(path, dtype=np.float32).reshape(-1, 5)
     if not np.isfinite(points).all():
         raise InputError(f"{path} has values that are not finite; replace the file")
     return points
+
+
+def _bad_size(size: int) -> bool:
+    return size == 0 or size % _POINT > 0
 
 
 def _picture(path: Path, size: tuple[int, int]) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 Streets, road users and light are those of the image tasks (``fedlib.data.roadworld``). A drive (``traffic``) is
 recorded by a car (``rig``) with LiDAR (``scan``) and six cameras (``photograph``) under the conditions of a
-domain (``conditions``); ``tables`` writes the thirteen tables, ``record`` the files of one drive. The root is made
-once into a cache and checked whenever it is opened; nuscenes-devkit and
+domain (``conditions``); ``tables`` writes the thirteen tables, ``recording`` the files of one drive. The root is
+made once into a cache and checked whenever it is opened; nuscenes-devkit and
 :class:`fedlib.data.nuscenes.DrivingSet` read it like a real one.
 """
 
@@ -26,7 +26,7 @@ from fedlib.data.nuscenes.domains import DOMAINS
 from fedlib.data.nuscenes.root import DrivingSet
 from fedlib.data.roadworld import tasks
 from fedlib.data.roadworld.drives import conditions, tables
-from fedlib.data.roadworld.drives.record import Job, Recipe, record
+from fedlib.data.roadworld.drives.recording import Job, Recipe, record
 from fedlib.errors import InputError, choose
 
 log = logging.getLogger(__name__)
