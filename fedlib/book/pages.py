@@ -80,12 +80,13 @@ def fragments(book_dir: Path, executed_dir: Path) -> dict[str, str]:
     parts = {
         "coverage": coverage_line(items),
         "summary": summary(items),
+        "few-samples": quoted(collected, "few-samples"),
         "what-reproduced": claims(
             [item for item in items if _is_judged(item) or item.id in kept], pages, kept
         ),
         "recorded": recorded_results(list(kept.values())),
-        "not-attempted": not_attempted(items),
         "recorded-summary": recorded_line(list(kept.values())),
+        "not-attempted": not_attempted(items),
         "status-summary": status_summary(manifests),
         "status": status(manifests, collected),
         "versions": versions(manifests),
@@ -145,6 +146,15 @@ def claims(
             if kept and item.id in kept:
                 rows.append(_recorded_row(kept[item.id]))
     return pipe_table(head, rows or [["none in this build", "", "", "", ""]])
+
+
+def quoted(collected: Sequence[Collected], name: str) -> str:
+    """Return a finding that an executed page computed, with where it comes from and a link to the page."""
+    found = evidence.findings_of(collected, name)
+    if not found or found[0][1].provenance.profile == "smoke":
+        return "The page that computes this has not been run at a size that shows it."
+    page, payload = found[0]
+    return f"{text(payload.text)} *{text(str(payload.provenance))}* {{doc}}`page </_executed/{page}>`"
 
 
 def tables_and_figures(items: Sequence[Verdict], pages: Container[str]) -> str:
@@ -221,16 +231,6 @@ def recorded_results(found: Sequence[Recorded]) -> str:
     return pipe_table(head, rows or [["none is recorded yet", "", "", "", ""]])
 
 
-def _numbers(item: Verdict) -> tuple[str, str]:
-    if len(item.parts) > 1:  # the verdict's sentence gives the numbers of each comparison
-        held = sum(part.holds is not False and part.within is not False for part in item.parts)
-        return f"{held} of {len(item.parts)} comparisons hold", "–"
-    return text(item.ours), text(item.gap)
-
-
-def _statement(entry: Entry) -> str:
-    note = f" *{text(entry.note)}*" if entry.note else ""
-    return f"**{entry.id}** {text(entry.statement)}{note}"
 def recorded_line(found: Sequence[Recorded]) -> str:
     """Return one sentence for each profile about what is recorded, for the front page."""
     sentences = []
@@ -246,6 +246,16 @@ def recorded_line(found: Sequence[Recorded]) -> str:
     return what + (" ".join(sentences) or "none yet.")
 
 
+def _numbers(item: Verdict) -> tuple[str, str]:
+    if len(item.parts) > 1:  # the verdict's sentence gives the numbers of each comparison
+        held = sum(part.holds is not False and part.within is not False for part in item.parts)
+        return f"{held} of {len(item.parts)} comparisons hold", "–"
+    return text(item.ours), text(item.gap)
+
+
+def _statement(entry: Entry) -> str:
+    note = f" *{text(entry.note)}*" if entry.note else ""
+    return f"**{entry.id}** {text(entry.statement)}{note}"
 
 
 def _verdict(item: Verdict, pages: Container[str]) -> str:

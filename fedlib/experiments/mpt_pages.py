@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import torch
 from scipy.stats import spearmanr
 
 from fedlib import seeds
+from fedlib.experiments.mpt_scenario import Departure, bench_of
 from fedlib.experiments.mpt_tracking import (
     HEADLINE,
     Cell,
@@ -86,8 +89,10 @@ def over_regimes(
     """Sweep what decides whether tracking helps: class separation, samples that remain, movement of the
     backbone.
 
-    Columns as ``tracking``, ``noise`` (pixel noise: more of it, less separation) and ``lr`` (a larger step
-    moves the backbone further after the departure); the remaining fraction is swept by the settings.
+    Columns as ``tracking``, ``noise`` (pixel noise: more of it, less separation), ``lr`` (a larger step moves the
+    backbone further after the departure), ``departed`` (last round of the vehicle: after an early one more
+    movement follows) and ``samples`` (how many of the rare class remain); the remaining fraction is swept by
+    the settings.
 
     Args:
         settings: of the experiment.
@@ -101,19 +106,34 @@ def over_regimes(
             changed = type(settings)(
                 **(settings.model_dump() | {"pixel_noise": float(noise), "lr": float(lr)})
             )
-            cells += cells_of(changed, methods, label={"noise": float(noise), "lr": float(lr)})
-    return follow(cells)
+            where = {"noise": float(noise), "lr": float(lr), "departed": settings.departure_round}
+            cells += cells_of(changed, methods, label=where)
+    labels = bench_of(settings).labels
+    counted = [
+        replace(cell, label={**cell.label, "samples": _left(labels, cell.departure)}) for cell in cells
+    ]
+    return follow(counted)
 
 
-def gain_and_ratio(study: Study) -> pd.DataFrame:
+def _left(labels: np.ndarray, departure: Departure) -> int:
+    """Return how many samples of the rare class stay; see ``fedlib.data.partition.departure``."""
+    n = int((labels == departure.rare_class).sum())
+    return max(1, n - round((1 - departure.remaining) * n))
+
+
+def gain_and_ratio(study: Study | pd.DataFrame) -> pd.DataFrame:
     """Return, for each cell of ``over_regimes``, the gain of MPT over re-estimation and the ratio q.
 
-    Means over the rounds after the departure. Columns: seed, rare_class, remaining, noise, lr, q, gain (rare F1
-    of MPT minus that of NCM re-estimation, the same readout), gain_full_space (the same for our extension).
+    Means over the rounds after the departure. Columns: seed, rare_class, remaining, samples, noise, lr, departed,
+    q, gain (rare F1 of MPT minus that of NCM re-estimation, the same readout), gain_full_space (the same for our
+    extension).
+
+    Args:
+        study: of ``over_regimes``, or its rows, also of several of them.
     """
     rows = headline(study)
     rows = rows[rows["phase"] == "after"]
-    keys = ["seed", "rare_class", "remaining", "noise", "lr"]
+    keys = ["seed", "rare_class", "remaining", "samples", "noise", "lr", "departed"]
     f1 = rows[rows["metric"] == "rare_f1"].pivot_table("value", keys, "method")
     q = rows[rows["metric"] == "q"].groupby(keys)["value"].mean()
     return (
@@ -126,10 +146,13 @@ def gain_and_ratio(study: Study) -> pd.DataFrame:
 def reserve_or_train(settings: MPTSettings) -> tuple[Study, pd.DataFrame]:
     """Compare MPT whose remaining rare samples are held out of training with MPT whose vehicles train on them.
 
+    Re-estimation and the oracle are read on both trainings too.
+
     Returns:
         The study, and its scores with the column ``holdout`` (bool) instead of training and readout.
     """
-    cells = cells_of(settings, ["mpt"], training="holdout") + cells_of(settings, ["mpt"], training="train")
+    methods = ("mpt", "ncm", "oracle")
+    cells = cells_of(settings, methods, training="holdout") + cells_of(settings, methods, training="train")
     study = follow(cells)
     rows = study.metrics[study.metrics["readout"] == "shared"]
     frame = rows.assign(holdout=rows["training"] == "holdout").drop(columns=["training", "readout"])

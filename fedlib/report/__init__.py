@@ -1,7 +1,7 @@
 """What notebooks show: figures, tables, verdicts and where the numbers come from."""
 
 from fedlib.report import departure, summaries
-from fedlib.report.evidence import finish, judge, provenance
+from fedlib.report.evidence import finding, finish, judge, provenance
 from fedlib.report.figures import bars, curves, heat_map
 from fedlib.report.tables import mean_sd, scale, show
 
@@ -9,6 +9,7 @@ __all__ = [
     "bars",
     "curves",
     "departure",
+    "finding",
     "finish",
     "heat_map",
     "judge",

@@ -16,7 +16,7 @@ def rare_f1_curves(results: pd.DataFrame) -> pd.DataFrame:
     """
     rows = results[results["metric"] == "rare_f1"]
     condition = rows["condition"].map({"departure": "", "no-departure": "no departure: "})
-    return rows.assign(curve=condition + rows["readout"], left=_in_words(rows["remaining"]))
+    return rows.assign(curve=condition + rows["readout"], left=left_in_words(rows["remaining"]))
 
 
 def loss_after_departure(results: pd.DataFrame, rounds: int = 25) -> pd.DataFrame:
@@ -34,7 +34,7 @@ def loss_after_departure(results: pd.DataFrame, rounds: int = 25) -> pd.DataFram
     leaving = rows[(rows["condition"] == "departure") & (rows["readout"] == "remaining")]
     loss = staying.groupby(keys)["value"].mean() - leaving.groupby(keys)["value"].mean()
     frame = loss.rename("value").reset_index()
-    return frame.assign(left=_in_words(frame["remaining"])).drop(columns="remaining")
+    return frame.assign(left=left_in_words(frame["remaining"])).drop(columns="remaining")
 
 
 def accuracy_and_recall(results: pd.DataFrame) -> pd.DataFrame:
@@ -52,8 +52,8 @@ def accuracy_and_recall(results: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(curve=rows["readout"].map(readouts) + ": " + rows["metric"].map(measures))
 
 
-def _in_words(remaining: pd.Series) -> pd.Categorical:
-    """Return fractions as text that sorts by size."""
+def left_in_words(remaining: pd.Series) -> pd.Categorical:
+    """Return fractions as text that sorts by size: ``2 % remain``."""
     fractions = sorted(remaining.unique())
     categories = [f"{100 * fraction:g} % remain" for fraction in fractions]
     return pd.Categorical(

@@ -70,13 +70,28 @@ class RunPayload(Frozen):
     runs: tuple[RunInfo, ...]
 
 
+class FindingPayload(Frozen):
+    """The payload of ``finding``: a sentence of ours that other pages of the book quote.
+
+    Attributes:
+        name: of the finding.
+        text: the finding in words, computed from results.
+        provenance: where the results come from.
+    """
+
+    kind: Literal["finding"] = "finding"
+    name: str
+    text: str
+    provenance: Provenance
+
+
 class FinishedPayload(Frozen):
     """The payload of ``finish``: the last cell was reached."""
 
     kind: Literal["finished"] = "finished"
 
 
-AnyPayload = VerdictPayload | RunPayload | FinishedPayload
+AnyPayload = VerdictPayload | RunPayload | FindingPayload | FinishedPayload
 Payload = Annotated[AnyPayload, Field(discriminator="kind")]
 _PAYLOAD: TypeAdapter[AnyPayload] = TypeAdapter(Payload)
 
@@ -128,6 +143,21 @@ def judge(claim_id: str, frame: pd.DataFrame, *, run: Run | Sequence[Run], setti
     display(_Shown(VerdictPayload(verdict=result), _verdict_text(result), _verdict_html(result)))
 
 
+def finding(name: str, text: str, *, run: Run | Sequence[Run], settings: Settings) -> None:
+    """Show a finding of our own, which other pages of the book quote.
+
+    Args:
+        name: of the finding, for the page that quotes it.
+        text: the finding in words; computed from the results of ``run``, never typed.
+        run: the run, or runs, that it comes from.
+        settings: the settings of the runs; they name the profile.
+    """
+    origin = _origin([run] if isinstance(run, Run) else list(run), settings)
+    line = f"{text} ({origin}.)"
+    payload = FindingPayload(name=name, text=text, provenance=origin)
+    display(_Shown(payload, line, f'<p class="fedlib-finding">{escape(line)}</p>'))
+
+
 def provenance(*runs: Run, settings: Settings) -> None:
     """Show where the numbers of a page come from: data and their kind, profile, seeds, time, key, versions.
 
@@ -162,9 +192,37 @@ def collect(executed: Path) -> list[Collected]:
     return found
 
 
+def of_page(path: Path, page: str) -> list[Collected]:
+    """Return the payloads of one executed notebook, outputs in order.
+
+    Args:
+        path: the notebook.
+        page: its name, ``part/name``.
+
+    Raises:
+        InputError: see ``collect``.
+    """
+    node = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+    return [
+        Collected(page=page, payload=_payload(output["data"][MIME], page, number))
+        for number, cell in enumerate(node.cells)
+        for output in cell.get("outputs", [])
+        if MIME in output.get("data", {})
+    ]
+
+
 def verdicts_of(collected: Sequence[Collected]) -> list[Verdict]:
     """Return the verdicts among collected payloads, in order; pass them to ``verdict.standings``."""
     return [item.payload.verdict for item in collected if isinstance(item.payload, VerdictPayload)]
+
+
+def findings_of(collected: Sequence[Collected], name: str) -> list[tuple[str, FindingPayload]]:
+    """Return page and payload of the findings of a name, in order."""
+    return [
+        (item.page, item.payload)
+        for item in collected
+        if isinstance(item.payload, FindingPayload) and item.payload.name == name
+    ]
 
 
 def _payload(raw: Any, page: str, number: int) -> AnyPayload:
@@ -192,25 +250,6 @@ def _origin(runs: Sequence[Run], settings: Settings) -> Provenance:
     names = dict.fromkeys(name for run in runs if (name := _dataset(run)) is not None)
     data = tuple(DataUse(name=name, kind=card(name).kind) for name in names)
     changed = dict.fromkeys([*_changed(settings), *_differing(runs, settings)])
-def of_page(path: Path, page: str) -> list[Collected]:
-    """Return the payloads of one executed notebook, outputs in order.
-
-    Args:
-        path: the notebook.
-        page: its name, ``part/name``.
-
-    Raises:
-        InputError: see ``collect``.
-    """
-    node = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
-    return [
-        Collected(page=page, payload=_payload(output["data"][MIME], page, number))
-        for number, cell in enumerate(node.cells)
-        for output in cell.get("outputs", [])
-        if MIME in output.get("data", {})
-    ]
-
-
     return Provenance(data=data, profile=settings.profile, changed=tuple(changed))
 
 

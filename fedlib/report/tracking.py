@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from itertools import cycle
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -18,7 +17,9 @@ from fedlib import models
 from fedlib.experiments.mpt_tracking import View
 from fedlib.federation.model_state import model_state
 from fedlib.methods.mpt.trackers import METHODS, TrackerOptions
+from fedlib.report.departure import left_in_words
 from fedlib.report.figures import PALETTE, WIDTH, style
+from fedlib.report.tables import mean_sd
 
 PARTS = {
     "static": "static: residual of the departure",
@@ -85,6 +86,12 @@ def costs(rows: pd.DataFrame, model_bytes: int) -> pd.DataFrame:
             "by the formula": mean["uplink_formula"].round().astype(int),
         }
     ).rename_axis("method")
+
+
+def over_fractions(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return "mean ± sd" over seeds of several quantities (column ``what``), one column for each fraction."""
+    rows = pd.concat(parts)
+    return mean_sd(rows.assign(left=left_in_words(rows["remaining"])), by="what", columns="left", digits=2)
 
 
 def score_table(found: Mapping[str, Mapping[str, float]], digits: int = 3) -> pd.DataFrame:
@@ -265,78 +272,3 @@ def span_picture(points: pd.DataFrame, *, title: str) -> Figure:
         figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
         figure.suptitle(title, fontsize=12)
     return figure
-
-
-def gain_over_ratio(frame: pd.DataFrame, *, gain: str, label: str, title: str) -> Figure:
-    """Draw a gain over NCM re-estimation against the noise-to-drift ratio q, one point a departure.
-
-    Args:
-        frame: of ``mpt.gain_and_ratio``.
-        gain: column of the vertical axis.
-        label: what it is.
-        title: what the figure says.
-    """
-    noises = sorted(frame["noise"].unique())
-    with style():
-        figure, axis = plt.subplots(figsize=(WIDTH, 3.6), layout="constrained")
-        for colour, marker, noise in zip(sns.color_palette(PALETTE, len(noises)), cycle("o^sDvX"), noises):
-            part = frame[frame["noise"] == noise]
-            axis.scatter(
-                part["q"], part[gain], color=[colour], marker=marker, s=42, edgecolor="white",
-                linewidth=0.5, label=f"pixel noise {noise:g}",
-            )  # fmt: skip
-        axis.axhline(0, color="#555555", linewidth=1)
-        axis.axvline(1, color="#555555", linewidth=1, linestyle=":")
-        axis.annotate(
-            "noise = what the prediction misses", (1, 0.98), xycoords=("data", "axes fraction"), rotation=90,
-            ha="right", va="top", fontsize=8, color="#333333",
-        )  # fmt: skip
-        axis.set(xlabel="noise-to-drift ratio q", ylabel=label)
-        handles, names = axis.get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
-        figure.suptitle(title, fontsize=12)
-    return figure
-
-
-def helped(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return, for each noise and remaining fraction, the mean q and in how many departures tracking gained.
-
-    Args:
-        frame: of ``mpt.gain_and_ratio``.
-
-    Rows: noise; columns: remaining, mean q, and for MPT and our extension the mean gain and "k of n" departures
-    with a gain above zero.
-    """
-    rows = []
-    for (noise, remaining), part in frame.groupby(["noise", "remaining"]):
-        row = {
-            "pixel noise": f"{noise:g}",
-            "remaining": f"{100 * remaining:g} %",
-            "mean q": f"{part['q'].mean():.2f}",
-        }
-        for column, name in (("gain", "MPT"), ("gain_full_space", "full-space (ours)")):
-            row[f"gain, {name}"] = f"{part[column].mean():+.3f}"
-            row[f"above 0, {name}"] = f"{int((part[column] > 0).sum())} of {len(part)}"
-        rows.append(row)
-    return pd.DataFrame(rows).set_index("pixel noise")
-
-
-def by_regime(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows with a column ``regime``: pixel noise and remaining fraction in words, in their order."""
-    pairs = sorted({(noise, left) for noise, left in zip(rows["noise"], rows["remaining"], strict=True)})
-    names = {pair: f"noise {pair[0]:g}, {100 * pair[1]:g} %" for pair in pairs}
-    named = [names[pair] for pair in zip(rows["noise"], rows["remaining"], strict=True)]
-    return rows.assign(regime=pd.Categorical(named, list(names.values()), ordered=True))
-
-
-def rank_correlation(frame: pd.DataFrame, one: str, other: str) -> pd.DataFrame:
-    """Return Spearman's rank correlation of two columns within each seed: columns seed, value.
-
-    A seed with fewer than three rows has no correlation and is left out.
-    """
-    found = [
-        (seed, float(part[one].rank().corr(part[other].rank())))
-        for seed, part in frame.groupby("seed")
-        if len(part) > 2
-    ]
-    return pd.DataFrame(found, columns=["seed", "value"]).replace([np.inf, -np.inf], np.nan).dropna()

@@ -12,6 +12,7 @@ from sphinx_external_toc.parsing import parse_toc_yaml
 from fedlib.book import pages
 from fedlib.experiments import settings
 from fedlib.report import register
+from fedlib.report.evidence import Collected, FindingPayload
 from fedlib.report.recorded import Record, Recorded
 from fedlib.report.verdict import DataUse, Provenance, Verdict, judge_sides
 
@@ -93,6 +94,20 @@ def test_the_front_page_counts_every_claim_once(items: list[Verdict]) -> None:
     columns = list(zip(*[map(int, row[1:]) for row in rows(pages.summary(items))], strict=True))
     for paper, (*counts, total) in zip(register.PAPERS, columns, strict=True):
         assert total == sum(counts) == len(register.select(paper, ["claim"]))
+
+
+def test_the_front_page_quotes_the_finding_on_few_samples_and_types_none(repo: Path) -> None:
+    assert "_generated/few-samples.md" in (repo / "book" / "index.md").read_text(encoding="utf-8")
+    assert "has not been run" in pages.quoted([], "few-samples")
+    origin = Provenance(data=(DataUse(name="digits", kind="real"),), profile="quick")
+    payload = FindingPayload(name="few-samples", text="MPT loses in 1 of 2.", provenance=origin)
+    found = [Collected(page="mpt/when-does-tracking-help", payload=payload)]
+    words = pages.quoted(found, "few-samples")
+    assert words.startswith("MPT loses in 1 of 2. *digits (real), profile quick*")
+    assert "</_executed/mpt/when-does-tracking-help>" in words
+    smoke = origin.model_copy(update={"profile": "smoke"})
+    found = [Collected(page="mpt/x", payload=payload.model_copy(update={"provenance": smoke}))]
+    assert "has not been run" in pages.quoted(found, "few-samples")
 
 
 def test_nothing_counts_as_attempted_without_a_run_or_an_audit(items: list[Verdict]) -> None:

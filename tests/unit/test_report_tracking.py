@@ -29,15 +29,6 @@ def rows() -> pd.DataFrame:
     return pd.DataFrame(found, columns=["seed", "method", "phase", "round", "metric", "value"])
 
 
-def gains() -> pd.DataFrame:
-    rows = [
-        (seed, noise, remaining, q, q - 1, q - 0.5)
-        for seed in (0, 1)
-        for noise, remaining, q in ((0.0, 0.02, 1.5), (0.0, 0.1, 0.8), (1.0, 0.02, 3.0))
-    ]
-    return pd.DataFrame(rows, columns=["seed", "noise", "remaining", "q", "gain", "gain_full_space"])
-
-
 def test_a_method_carries_the_registry_s_name_unless_the_page_gives_another(rows):
     assert set(tracking.labelled(rows)["label"]) == {"MPT", "oracle"}
     assert set(tracking.labelled(rows, {"mpt": "ours"})["label"]) == {"ours", "oracle"}
@@ -124,25 +115,7 @@ def test_the_picture_has_a_panel_for_each_round_also_without_a_measurement():
     assert [axis.get_title() for axis in figure.axes] == ["round 3", "round 9"]
 
 
-def test_the_table_of_gains_counts_departures_in_which_tracking_helped():
-    table = tracking.helped(gains())
-    assert table["above 0, MPT"].tolist() == ["2 of 2", "0 of 2", "2 of 2"]
-    assert table["gain, MPT"].tolist() == ["+0.500", "-0.200", "+2.000"]
-    assert table["remaining"].tolist() == ["2 %", "10 %", "2 %"]
-
-
-def test_regimes_sort_by_noise_and_fraction_not_by_their_text():
-    frame = tracking.by_regime(pd.DataFrame({"noise": [1.0, 0.0, 0.0], "remaining": [0.02, 0.1, 0.02]}))
-    assert list(frame["regime"].cat.categories) == ["noise 0, 2 %", "noise 0, 10 %", "noise 1, 2 %"]
-
-
-def test_rank_correlation_is_taken_within_seeds():
-    found = tracking.rank_correlation(gains(), "q", "gain")
-    assert found["value"].tolist() == pytest.approx([1.0, 1.0])
-    assert tracking.rank_correlation(gains().head(2), "q", "gain").empty
-
-
-def test_figures_of_cost_and_gain_draw_all_their_methods_and_noises(rows):
+def test_figures_of_cost_draw_all_their_methods(rows):
     cost = rows.head(2).assign(metric="uplink_bytes", value=[2000.0, 2000.0])
     figure = tracking.cost_beside_f1(
         pd.concat([rows, cost]), cost="uplink_bytes", cost_label="kB", title="cost", order=["mpt", "oracle"],
@@ -151,5 +124,12 @@ def test_figures_of_cost_and_gain_draw_all_their_methods_and_noises(rows):
     left, right = figure.axes
     assert [bar.get_width() for bar in left.patches] == pytest.approx([2.0])
     assert [bar.get_width() for bar in right.patches] == pytest.approx([0.865, 0.965])
-    figure = tracking.gain_over_ratio(gains(), gain="gain", label="gain", title="gain")
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["pixel noise 0", "pixel noise 1"]
+
+
+def test_quantities_of_several_fractions_stand_side_by_side_in_order_of_size():
+    rows = pd.DataFrame(
+        {"seed": [0, 1] * 3, "remaining": [0.1, 0.1, 0.02, 0.02, 0.2, 0.2], "value": range(6)}
+    )
+    table = tracking.over_fractions([rows.assign(what="one"), rows.assign(what="two", value=1.0)])
+    assert list(table.columns) == ["2 % remain", "10 % remain", "20 % remain"]
+    assert table.loc["one", "2 % remain"] == "2.50 ± 0.71"

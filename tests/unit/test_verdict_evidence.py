@@ -79,6 +79,18 @@ def test_a_run_on_random_numbers_names_no_data_and_changes_no_profile(
         evidence.judge("MPT-16", METRICS, run=timed, settings=QUICK)
 
 
+def test_a_finding_comes_back_from_the_executed_page_with_its_origin(
+    run: Run, shown: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    evidence.finding("few", "MPT loses < once.", run=run, settings=QUICK)
+    page(tmp_path, "mpt/somewhere", shown[0])
+    ((where, found),) = evidence.findings_of(evidence.collect(tmp_path), "few")
+    assert (where, found.text) == ("mpt/somewhere", "MPT loses < once.")
+    assert str(found.provenance) == "digits (real), profile quick"
+    assert "MPT loses &lt; once. (digits (real), profile quick.)" in shown[0]["text/html"]
+    assert evidence.findings_of(evidence.collect(tmp_path), "other") == []
+
+
 def test_a_verdict_is_a_table_with_caption_and_scoped_headings(run: Run, shown: list[dict[str, Any]]) -> None:
     evidence.judge("MPT-16", METRICS, run=run, settings=QUICK)
     table = BeautifulSoup(shown[0]["text/html"], "html.parser")
