@@ -34,8 +34,12 @@ class Bench:
     images: ImageSet
 
     @classmethod
-    def of(cls, settings: RoundSettings) -> Bench:
+    def of(cls, settings: RoundSettings, images: ImageSet | None = None) -> Bench:
         """Load the data set that ``settings`` name, and check all that can be checked without computing.
+
+        Args:
+            settings: of the experiment.
+            images: what to take instead of the data set as it is.
 
         Raises:
             InputError: unknown data set or model, data that are not found (the message says what to do), or a
@@ -43,7 +47,7 @@ class Bench:
         """
         models.module_of(settings.model)
         Rounds(rounds=settings.rounds, seed=0, device=settings.device)
-        bench = cls(settings, data.load(settings.dataset))
+        bench = cls(settings, data.load(settings.dataset) if images is None else images)
         bench.task()
         return bench
 

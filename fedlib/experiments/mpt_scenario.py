@@ -40,10 +40,10 @@ def bench_of(settings: MPTSettings) -> Bench:
     """Load the data set of ``settings``, with its options and its noise.
 
     Raises:
-        InputError: unknown data set or option, or one that is not found.
+        InputError: unknown option, or as ``Bench.of``.
     """
     images = data.load(settings.dataset, **settings.dataset_options)
-    return Bench(settings, add_noise(images, settings.pixel_noise))
+    return Bench.of(settings, add_noise(images, settings.pixel_noise))
 
 
 def add_noise(images: ImageSet, level: float) -> ImageSet:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 from collections.abc import Callable
@@ -13,104 +12,16 @@ import numpy as np
 import pytest
 from nuscenes.eval.detection.constants import DETECTION_NAMES
 from PIL import Image
+from roots import CATEGORIES, write_nuimages
 
 from fedlib import data
 from fedlib.data import crops, nuimages
 from fedlib.errors import InputError
 
-WIDTH, HEIGHT = 320, 180
-CATEGORIES = {  # category: colour of its boxes
-    "vehicle.car": (200, 30, 30),
-    "vehicle.truck": (30, 200, 30),
-    "human.pedestrian.adult": (30, 30, 200),
-    "human.pedestrian.child": (30, 30, 200),
-    "vehicle.bus.bendy": (200, 200, 30),
-    "animal": (90, 90, 90),
-    "flat.driveable_surface": (10, 10, 10),
-}
-
-
-def token(*words: object) -> str:
-    return hashlib.md5(repr(words).encode()).hexdigest()
-
-
-def write_root(folder: Path, pictures: int = 6) -> Path:
-    """Write a copy with all ten tables and JPEG pictures; every box is filled with its category's colour."""
-    for version in ("v1.0-train", "v1.0-val"):
-        rng = np.random.default_rng(len(version))
-        tables: dict[str, list[dict[str, Any]]] = {
-            name: []
-            for name in ("attribute", "ego_pose", "log", "sample", "sample_data", "object_ann", "surface_ann")
-        }
-        tables["category"] = [
-            {"token": token(name), "name": name, "description": name} for name in CATEGORIES
-        ]
-        tables["sensor"] = [{"token": token("cam"), "channel": "CAM_FRONT", "modality": "camera"}]
-        tables["calibrated_sensor"] = [
-            {
-                "token": token("calib"),
-                "sensor_token": token("cam"),
-                "translation": [1.7, 0.0, 1.5],
-                "rotation": [0.5, -0.5, 0.5, -0.5],
-                "camera_intrinsic": [[253.0, 0.0, 160.0], [0.0, 253.0, 90.0], [0.0, 0.0, 1.0]],
-                "camera_distortion": [],
-            }
-        ]
-        for k in range(pictures):
-            name = f"samples/CAM_FRONT/{version}-{k}.jpg"
-            key, sample = token(version, k), token(version, "sample", k)
-            pixels = rng.integers(100, 140, (HEIGHT, WIDTH, 3), dtype=np.uint8)
-            boxes = [("vehicle.car", 60), ("vehicle.truck", 40), ("human.pedestrian.adult", 30)]
-            boxes += [
-                ("human.pedestrian.child", 10),
-                ("animal", 50),
-                ("vehicle.bus.bendy", 70 if k < 2 else 20),
-            ]
-            for n, (category, side) in enumerate(boxes):
-                left, top = 50 * n + 15, int(rng.integers(0, HEIGHT - side))
-                box = [left, top, left + side // 2, top + side]
-                pixels[top : top + side, left : left + side // 2] = CATEGORIES[category]
-                tables["object_ann"].append(
-                    {
-                        "token": token(version, k, n),
-                        "category_token": token(category),
-                        "bbox": box,
-                        "mask": None,
-                        "attribute_tokens": [],
-                        "sample_data_token": key,
-                    }
-                )
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels).save(path, quality=95)
-            tables["sample"].append(
-                {"token": sample, "timestamp": k, "log_token": "", "key_camera_token": key}
-            )
-            tables["sample_data"].append(
-                {
-                    "token": key,
-                    "sample_token": sample,
-                    "ego_pose_token": "",
-                    "calibrated_sensor_token": token("calib"),
-                    "filename": name,
-                    "fileformat": "jpg",
-                    "width": WIDTH,
-                    "height": HEIGHT,
-                    "timestamp": k,
-                    "is_key_frame": True,
-                    "prev": "",
-                    "next": "",
-                }
-            )
-        (folder / version).mkdir()
-        for table, records in tables.items():
-            (folder / version / f"{table}.json").write_text(json.dumps(records))
-    return folder
-
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return write_root(tmp_path / "nuimages").parent
+    return write_nuimages(tmp_path / "nuimages").parent
 
 
 def test_boxes_become_crops_of_their_class(root: Path) -> None:
@@ -254,52 +165,3 @@ def test_real_boxes_of_a_nuscenes_picture(sample_data: Path) -> None:
     theirs = stored[[listed.index(crop) for crop in of_picture]]
     for ours, other in zip(made.images, theirs):  # cut by others with another margin: alike, not equal
         assert np.abs(ours.mean(axis=(0, 1)) - other.mean(axis=(0, 1))).max() < 40
-
-
-# --- the paper's profile on such a copy -------------------------------------------------------------------------
-
-SHORT = {"rounds": 2, "departure_round": 1, "num_clients": 2, "seeds": 1, "remaining_fractions": [0.5]}
-
-
-def test_the_paper_profile_starts_runs_two_rounds_and_goes_on_after_a_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fedlib.experiments import mpt, settings
-    from fedlib.federation import rounds as loop
-
-    write_root(tmp_path / "nuimages", pictures=8)
-    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
-    config = settings.load("mpt", "paper", SHORT | {"device": "cpu", "min_count": 1})
-    assert config.dataset == "nuimages"
-    assert config.rare_classes == ("truck",)
-
-    done: list[int] = []
-    whole_round = loop._Loop.next_round
-
-    def killed(self: Any, *args: Any) -> None:
-        if done and len(done) == 1:
-            done.append(-1)
-            raise KeyboardInterrupt
-        whole_round(self, *args)
-        done.append(self.done)
-
-    monkeypatch.setattr(loop._Loop, "next_round", killed)
-    with pytest.raises(KeyboardInterrupt):
-        mpt.tracking(config, ["mpt", "ncm"])
-    study = mpt.tracking(config, ["mpt", "ncm"])
-    assert done[0] == 1
-    after = study.select(metric="rare_f1", method="mpt", phase="after")
-    assert set(after["round"]) == {2}
-    assert after["value"].between(0, 1).all()
-
-
-def test_the_paper_profile_wants_a_gpu_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
-    from fedlib.experiments import mpt, settings
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    write_root(tmp_path / "nuimages")
-    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path))
-    with pytest.raises(InputError, match="no GPU is found; allowed here: cpu"):
-        mpt.tracking(settings.load("mpt", "paper"))
