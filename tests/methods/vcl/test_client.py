@@ -202,8 +202,8 @@ def test_client_with_one_class_or_one_sample_is_trained(problem: Any) -> None:
     one_class = train(problem, labels=np.full(20, 2))
     assert sorted(one_class.proxies) == [2]
     assert np.isfinite(one_class.losses).all()
-    for preset in ("paper", "code"):
-        one_sample = train(problem, name=preset, labels=np.array([1]))
+    for name in ("paper", "code"):
+        one_sample = train(problem, name=name, labels=np.array([1]))
         assert one_sample.counts.tolist() == [0, 1, 0, 0]
     with pytest.raises(InputError, match="client 0 holds 1 class"):
         train(problem, labels=np.full(20, 2), exclude_positive=True)
