@@ -92,16 +92,15 @@ def test_training_depends_on_seed_and_client_alone(problem: Any, preset: str) ->
 def test_clients_draw_their_proxies_from_streams_of_their_own() -> None:
     z = functional.normalize(torch.randn(32, 8, generator=seeds.torch_generator(0)), dim=1)
     data = FeatureData(z, np.arange(32) % 2)
-    options = preset(
-        "paper", shared_space="anchor", trained="none", epochs=1, batch_size=32
-    )  # one batch: no order
+    # one batch, so that the order of the samples matters to rounding only
+    options = preset("paper", shared_space="anchor", trained="none", epochs=1, batch_size=32)
     found = [
         train_client_vi(
             data, nn.Identity(), options, client=k, seed=0, num_classes=2, anchors=anchors(2, 8, 0)
         )
         for k in (0, 1)
     ]
-    assert found[0].losses != found[1].losses
+    assert abs(found[0].losses[0] - found[1].losses[0]) > 1e-5  # more than rounding in another order
 
 
 @pytest.mark.parametrize("trained", ["neck", "none"])
