@@ -21,7 +21,7 @@ from fedlib.methods.continual.strategy import (
     frozen_copy,
     non_negative,
 )
-from fedlib.methods.continual.training import fit
+from fedlib.methods.continual.training import Training, fit
 from fedlib.methods.mpt.baselines.icarl import herding
 
 NOISE, FALL = 0.3, 0.55  # of the gradient noise
@@ -29,18 +29,18 @@ NOISE, FALL = 0.3, 0.55  # of the gradient noise
 
 @dataclass(kw_only=True)
 class EEIL(Rehearsal):
-    """Loss CE over all seen classes + lambda sum_{old tasks} CE_T(f_task, f_task^old), on new samples and exemplars.
+    """Loss CE over all seen classes + lambda sum_{old tasks} CE_T(f_task, f_task^old), with exemplars.
 
-    A second stage trains on as many new samples as there are exemplars, with the distillation for the present task's
-    rows too, whose teacher is the network of the first stage.
+    A second stage trains on as many new samples as there are exemplars. The present task's rows are distilled
+    there too; their teacher is the network of the first stage.
 
     Attributes:
         strength: lambda.
         temperature: T.
         tuning_epochs: of the second stage; 0 for none.
         tuning_lr: step size of the second stage, as a share of the first one's.
-        noise: whether Gaussian noise of standard deviation 0.3 / (1 + e)^0.55 is added to the gradients, with e the
-            step within the stage.
+        noise: whether Gaussian noise of standard deviation 0.3 / (1 + e)^0.55 is added to the gradients in epoch e
+            of a stage, 0-based.
     """
 
     label: ClassVar[str] = "EEIL"
@@ -54,6 +54,7 @@ class EEIL(Rehearsal):
     first_stage: Net | None = field(init=False, repr=False)
     _noise: torch.Generator = field(init=False, repr=False)
     _step: int = field(init=False, repr=False)
+    _steps: int = field(init=False, repr=False)  # of an epoch
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,14 +97,14 @@ class EEIL(Rehearsal):
         """Add the noise."""
         if not self.noise:
             return
-        scale = NOISE / (1 + self._step) ** FALL
+        scale = NOISE / (1 + self._step // self._steps) ** FALL
         for p in self.net.parameters():
             if p.grad is not None:
                 p.grad += scale * torch.randn(p.shape, generator=self._noise).to(p.device)
         self._step += 1
 
     def balanced(self, data: ImageData) -> ImageData:
-        """Return the exemplars and as many new samples, herded, equally many of each class where there are enough."""
+        """Return the exemplars and as many new samples, herded, equally many of each class if there are."""
         kept = self.memory.data()
         z, chosen = embedded(self.net, data).cpu(), []
         shares = np.array_split(np.arange(len(kept)), self.seen - self.old)
@@ -113,16 +114,22 @@ class EEIL(Rehearsal):
                 chosen.append(data.subset(rows[herding(z[rows], len(share)).numpy()]))
         return concatenated([kept, *chosen])
 
+    def stage(
+        self, data: ImageData, validation: ImageData | None, settings: Training, name: str
+    ) -> list[dict[str, float]]:
+        """Train one stage."""
+        self._noise, self._step = self.context.generator("noise", name), 0
+        self._steps = -(-len(data) // settings.batch_size)
+        return fit(self, data, validation, settings, name, self.label)
+
     def learn(self, data: ImageData, validation: ImageData | None) -> list[dict[str, float]]:
         """Train in two stages."""
-        self._noise, self._step = self.context.generator("noise", 1), 0
-        history = super().learn(data, validation)
+        settings = self.adapt(self.context.training)
+        history = self.stage(self.training_data(data), validation, settings, "main")
         if self.tuning_epochs and self.memory.classes:
             self.first_stage = frozen_copy(self.net)
-            self._noise, self._step = self.context.generator("noise", 2), 0
-            main = self.adapt(self.context.training)
-            settings = replace(main, lr=main.lr * self.tuning_lr, epochs=self.tuning_epochs)
-            second = fit(self, self.balanced(data), validation, settings, "balanced", self.label)
+            tuning = replace(settings, lr=settings.lr * self.tuning_lr, epochs=self.tuning_epochs)
+            second = self.stage(self.balanced(data), validation, tuning, "balanced")
             self.first_stage = None
             history += [row | {"epoch": len(history) + row["epoch"]} for row in second]
         return history

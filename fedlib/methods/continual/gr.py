@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import ClassVar, Literal, Self
 
 import torch
@@ -27,7 +28,7 @@ from fedlib.methods.vcl.head import kd_loss
 def layers(sizes: Sequence[int]) -> nn.Sequential:
     """Return linear layers of these sizes, a ReLU after each."""
     parts: list[nn.Module] = []
-    for inputs, outputs in zip(sizes, sizes[1:]):
+    for inputs, outputs in pairwise(sizes):
         parts += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*parts)
 
@@ -99,7 +100,7 @@ class GR(Strategy):
     previous generator, their targets from the previous solver.
 
     Attributes:
-        targets: ``hard`` the previous solver's most likely class, or ``soft``.
+        replay_targets: ``hard`` the previous solver's most likely class, or ``soft``.
         temperature: of ``soft``.
         recon: ``bernoulli`` or ``mse``.
         hidden: units of the generator's hidden layers; 400 for grey images of 28 pixels, 2,000 for others.
@@ -114,7 +115,7 @@ class GR(Strategy):
     stores: ClassVar[str] = "previous solver and generator"
     all_rows: ClassVar[bool] = True
 
-    targets_: Literal["hard", "soft"] = "hard"
+    replay_targets: Literal["hard", "soft"] = "hard"
     temperature: float = 2.0
     recon: Literal["bernoulli", "mse"] = "bernoulli"
     hidden: int = 400
@@ -127,7 +128,7 @@ class GR(Strategy):
     previous: tuple[Net, VAE] | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        choose("targets_", self.targets_, ("hard", "soft"))
+        choose("replay_targets", self.replay_targets, ("hard", "soft"))
         choose("recon", self.recon, ("bernoulli", "mse"))
         check_temperature(self.temperature)
         check_generator(self)
@@ -198,7 +199,7 @@ class GR(Strategy):
                     # (1/t) L(current) + (1 - 1/t) L(replay)
                     loss = share * self.cross_entropy(logits[: len(x)], y)
                     loss = loss + (1 - share) * replay_loss(
-                        logits[len(x) :], old, self.targets_, self.temperature
+                        logits[len(x) :], old, self.replay_targets, self.temperature
                     )
                     both = torch.cat([self.pixels(x), self.pixels(old_x)])
                     weight = torch.cat(
@@ -232,7 +233,7 @@ class GR(Strategy):
         return prefixed("solver", solver) | prefixed("generator", generator)
 
 
-def check_generator(options: GR | Strategy) -> None:
+def check_generator(options: Strategy) -> None:
     """Refuse sizes below 1 and a step size that is not above 0.
 
     Raises:

@@ -82,7 +82,7 @@ class Result:
         accuracy: in three scopes, with the predictions after the last task.
         history: rows of numbers, one for each task and epoch.
         stored_bytes: after each task, size of what the method keeps besides the network.
-        parameters: after each task, parameters of the network.
+        parameters: after each task, parameters of what a prediction needs.
         budget: suite, options, classes and samples of each task, seed; a score means little without them.
         net: the network after the last task, in evaluation mode.
     """
@@ -155,7 +155,7 @@ def run(
         history += [{"task": float(t), **row} for row in rows]
         strategy.end_task(data)
         stored.append(sum(x.numel() * x.element_size() for x in strategy.state_dict().values()))
-        sizes.append(sum(p.numel() for p in net.parameters()))
+        sizes.append(sum(p.numel() for part in strategy.network() for p in part.parameters()))
         matrix.record(t, score(strategy, tested), net.head.classes)
     budget = {
         "suite": dataclasses.asdict(suite),

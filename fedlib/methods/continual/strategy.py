@@ -115,6 +115,10 @@ class Strategy:
         """The network."""
         return self.context.net
 
+    def network(self) -> list[nn.Module]:
+        """Return the modules that a prediction needs."""
+        return [self.net]
+
     @property
     def place(self) -> tuple[int, int]:
         """Seed and task."""
