@@ -1,0 +1,148 @@
+"""Experiments with VCL-FPFT: one stored run for each (row, partition, seed), all with the same clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from fedlib.experiments.pool import run_all
+from fedlib.experiments.settings import VCLSettings
+from fedlib.experiments.study import Study
+from fedlib.experiments.vcl_scene import Scene, client_run, clients_of
+from fedlib.federation.ledger import Ledger
+from fedlib.methods.continual.metrics import SCOPES, AccuracyMatrix
+from fedlib.methods.vcl.continual import joint, run_tasks
+from fedlib.methods.vcl.pipeline import client_gaussians, evaluate_encoders, test_features
+from fedlib.methods.vcl.presets import Options
+from fedlib.methods.vcl.server import aggregate
+from fedlib.runs import Run, Store, Workspace
+
+NO_TASK = -1
+COLUMNS = ("stage", "scope", "after", "task", "metric", "value")
+Row = tuple[str, Mapping[str, Any]]
+
+
+def rows(
+    settings: VCLSettings,
+    wanted: Mapping[str, Row],
+    partitions: Sequence[str] | None = None,
+) -> Study:
+    """Run VCL-FPFT with several sets of options.
+
+    Columns of the metrics: seed, dataset, partition, row, stage (``tasks``: the continual stage; ``joint``: one
+    head trained on all classes at once; ``messages``), scope (taw, cil, all, none), after and task (from 0; -1
+    where the number belongs to no task), metric, value. With several encoders of the test images, one for each
+    client, every number is their mean.
+
+    Metrics of both stages: overall_accuracy, average_accuracy, task_accuracy (after the last task); in the scope
+    cil also balanced_accuracy, macro_f1, majority and constant. Of ``tasks``: accuracy (of each task after each),
+    forgetting (the paper's), forgetting_code, bwt. Of ``messages``: uplinks (most of any client), uplink_bytes
+    and downlink_bytes (mean of a client). Accuracies and forgetting in percent.
+
+    Args:
+        settings: of the experiment.
+        wanted: by the name of the row, its preset and what it changes.
+        partitions: names; None takes those of the settings.
+    """
+    scene = Scene.of(settings)
+    options = {name: scene.options(base, **changes) for name, (base, changes) in wanted.items()}
+    splits = tuple(partitions or settings.partitions)
+    groups = [(split, seed) for split in splits for seed in range(settings.seeds)]
+    for split, seed in groups:  # a partition that is not possible is refused before anything is computed
+        scene.partition(split, seed)
+    training = {repr(o.part("clients")): o for o in options.values()}
+    jobs = [(split, seed, o) for o in training.values() for split, seed in groups]
+    run_all(partial(_client_job, scene), jobs, settings.device)
+    labels = [(name, split, seed) for name in options for split, seed in groups]
+    runs = run_all(
+        partial(_row_job, scene),
+        [(split, seed, options[name]) for name, split, seed in labels],
+        settings.device,
+    )
+    return Study.of(
+        runs,
+        [{"dataset": settings.dataset, "partition": split, "row": name} for name, split, _ in labels],
+    )
+
+
+def _client_job(scene: Scene, job: tuple[str, int, Options], workers: int | None) -> Run:
+    return client_run(scene, *job)
+
+
+def _row_job(scene: Scene, job: tuple[str, int, Options], workers: int | None) -> Run:
+    return row_run(scene, *job)
+
+
+def row_run(scene: Scene, partition: str, seed: int, options: Options) -> Run:
+    """Return the run of one row, computed or from the store; its columns are those of :func:`rows`."""
+    config = scene.record(
+        seed, partition=partition, num_tasks=scene.settings.num_tasks, row_options=asdict(options)
+    )
+
+    def compute(workspace: Workspace) -> None:
+        clients = clients_of(client_run(scene, partition, seed, options))
+        data, tasks, device = scene.clients(partition, seed), scene.tasks(seed), scene.settings.device
+        ledger = Ledger()
+
+        def encoders(_: int) -> Any:
+            return scene.encoder(seed)
+
+        gaussians = client_gaussians(clients, data, encoders, options, seed, ledger)
+        model = aggregate(gaussians, scene.num_classes, options)
+        features = test_features(clients, scene.test, encoders, options)
+        heads = {
+            "tasks": run_tasks(model, tasks, options, seed, device),
+            "joint": joint(model, tasks, options, seed, device),
+        }
+        parts = [
+            tidy(evaluate_encoders(head, features, scene.test.labels, options), stage)
+            for stage, head in heads.items()
+        ]
+        metrics = pd.concat([*parts, sent(ledger, len(data))], ignore_index=True)
+        metrics.insert(0, "seed", seed)
+        workspace.finish(metrics)
+
+    return Store().compute(scene.spec("vcl.row", config, __name__), compute)
+
+
+def tidy(matrices: Mapping[str, AccuracyMatrix], stage: str) -> pd.DataFrame:
+    """Return the metrics of one stage, means over the encoders; see :func:`rows`."""
+    found: list[tuple[Any, ...]] = []
+    for matrix in matrices.values():
+        for scope in SCOPES:
+            a, scores, labels = matrix.values[scope], matrix.scores(scope), matrix.overall(scope)
+            numbers = {
+                "overall_accuracy": labels["accuracy"],
+                "average_accuracy": scores["avg_acc"],
+                "forgetting": scores["forgetting_paper"],
+                "forgetting_code": scores["forgetting_code"],
+                "bwt": scores["bwt"],
+            }
+            if scope == "cil":
+                names = ("balanced_accuracy", "macro_f1", "majority", "constant")
+                numbers |= {name: labels[name] for name in names}
+            found += [(stage, scope, NO_TASK, NO_TASK, name, value) for name, value in numbers.items()]
+            if stage == "joint":
+                continue
+            last = len(a) - 1
+            found += [(stage, scope, NO_TASK, i, "task_accuracy", a[last, i]) for i in range(last + 1)]
+            found += [
+                (stage, scope, t, i, "accuracy", a[t, i]) for t in range(last + 1) for i in range(t + 1)
+            ]
+    frame = pd.DataFrame(found, columns=list(COLUMNS)).dropna()  # one task has no forgetting
+    return frame.groupby(list(COLUMNS[:-1]), sort=False, as_index=False)["value"].mean()
+
+
+def sent(ledger: Ledger, num_clients: int) -> pd.DataFrame:
+    """Return what was sent, with the columns of :func:`rows`."""
+    numbers = {
+        "uplinks": float(max(ledger.uplinks().values(), default=0)),
+        "uplink_bytes": ledger.total_bytes("up") / num_clients,
+        "downlink_bytes": ledger.total_bytes("down") / num_clients,
+    }
+    found = [("messages", "none", NO_TASK, NO_TASK, name, value) for name, value in numbers.items()]
+    return pd.DataFrame(found, columns=list(COLUMNS))

@@ -1,0 +1,224 @@
+"""What all VCL-FPFT experiments start from: data, tasks, clients, the shared initial encoder, and trained clients.
+
+Clients are trained once for each (data, partition, seed, options of the clients), and all rows that differ at the
+server alone share them. Features of the initial encoder are computed once for all rows that do not train it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from fedlib import data, models
+from fedlib.data import ImageSet, Normalizer, Partition
+from fedlib.data import partition as partitions
+from fedlib.data.class_tasks import class_order, task_split
+from fedlib.errors import InputError
+from fedlib.experiments.settings import VCLSettings
+from fedlib.federation.rounds import Rounds
+from fedlib.federation.tasks import ImageData
+from fedlib.methods.oneshot.base import Problem
+from fedlib.methods.vcl.client import TrainedClient
+from fedlib.methods.vcl.inputs import FeatureData, embed_all
+from fedlib.methods.vcl.pipeline import train_clients
+from fedlib.methods.vcl.presets import Options, preset
+from fedlib.models import Classifier, Embedder
+from fedlib.runs import Run, RunSpec, Store, Workspace
+
+SMALLEST_CLIENT = 10  # samples: Dirichlet partitions are drawn until every client has as many
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A data set with the clients, tasks and encoders of some settings.
+
+    Attributes:
+        settings: of the experiment.
+        images: the data set.
+    """
+
+    settings: VCLSettings
+    images: ImageSet
+
+    @classmethod
+    def of(cls, settings: VCLSettings) -> Scene:
+        """Load the data set that ``settings`` name, and check all that can be checked without computing.
+
+        Raises:
+            InputError: unknown data set, model or option, data that are not found (the message says what to do),
+                more tasks than classes, or a GPU that this machine has not.
+        """
+        models.module_of(settings.model)
+        Rounds(rounds=1, seed=0, device=settings.device)
+        scene = cls(settings, data.load(settings.dataset, **settings.dataset_options))
+        scene.tasks(0)
+        for name in ("paper", "code"):
+            scene.options(name)
+        return scene
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C."""
+        return len(self.images.class_names)
+
+    @property
+    def problem(self) -> Problem:
+        """What the one-shot methods' server knows of the data."""
+        return Problem.of(self.test, self.num_classes)
+
+    @property
+    def train(self) -> ImageData:
+        """All training samples."""
+        return self._part("train")
+
+    @property
+    def test(self) -> ImageData:
+        """All test samples."""
+        return self._part("test")
+
+    def _part(self, name: str) -> ImageData:
+        part = self.images.splits[name]
+        channels = part.images.shape[3]
+        half = Normalizer((0.5,) * channels, (0.5,) * channels)  # as the code, and FedISCA's protocol
+        return ImageData(part.images, part.labels, half, self.settings.device)
+
+    def tasks(self, seed: int) -> tuple[tuple[int, ...], ...]:
+        """Return the classes of each task; seed 0 has the natural order."""
+        return task_split(class_order(self.num_classes, seed), self.settings.num_tasks)
+
+    def partition(self, name: str, seed: int) -> Partition:
+        """Return the clients' samples; ``IID``, or ``dirichlet_<alpha>``: each class split by Dirichlet shares.
+
+        Raises:
+            InputError: a name of another form, or a partition that is not possible.
+        """
+        labels, clients = self.images.splits["train"].labels, self.settings.num_clients
+        if name == "IID":
+            return partitions.iid(labels, clients, seed)
+        kind, _, alpha = name.partition("_")
+        try:
+            return partitions.dirichlet(labels, clients, float(alpha), seed, min_size=SMALLEST_CLIENT)
+        except ValueError as error:
+            if isinstance(error, InputError) and kind == "dirichlet":
+                raise
+            raise InputError(f"partition is {name!r}; allowed: IID, dirichlet_<alpha>") from None
+
+    def clients(self, partition: str, seed: int) -> dict[int, ImageData]:
+        """Return the clients' training samples by client id."""
+        return {k: self.train.subset(rows) for k, rows in enumerate(self.partition(partition, seed).clients)}
+
+    def encoder(self, seed: int) -> Embedder:
+        """Return the initial encoder, the same for all clients."""
+        settings, problem = self.settings, self.problem
+        return models.embedder(
+            settings.model,
+            dim=settings.dim,
+            in_channels=problem.channels,
+            image_size=problem.image_size,
+            seed=seed,
+            weights=settings.weights,
+        ).to(settings.device)
+
+    def classifier(self, seed: int) -> Classifier:
+        """Return a new classifier with the same backbone, for the one-shot baselines."""
+        settings, problem = self.settings, self.problem
+        return models.build(
+            settings.model,
+            num_classes=problem.num_classes,
+            in_channels=problem.channels,
+            image_size=problem.image_size,
+            seed=seed,
+        ).to(settings.device)
+
+    def options(self, name: str, **changes: Any) -> Options:
+        """Return a preset of VCL-FPFT at the size of the settings, with changes.
+
+        Raises:
+            InputError: unknown preset or option, or values that do not fit.
+        """
+        sizes = dict(self.settings.options) | (self.settings.code if name == "code" else {})
+        return preset(name, **(sizes | changes))
+
+    def record(self, seed: int, **further: Any) -> dict[str, Any]:
+        """Return the part of a run's configuration that all runs have, and ``further``."""
+        names = ("dataset", "dataset_options", "model", "dim", "weights", "num_clients")
+        return {name: getattr(self.settings, name) for name in names} | {"seed": seed} | further
+
+    def spec(self, name: str, config: Mapping[str, Any], *modules: str) -> RunSpec:
+        """Return the specification of a run on this data set."""
+        own = (models.module_of(self.settings.model), *modules)
+        return RunSpec(name, config, {self.settings.dataset: self.images.card.checksum}, own)
+
+
+def client_run(scene: Scene, partition: str, seed: int, options: Options, store: Store | None = None) -> Run:
+    """Return the run of the clients' training; :func:`clients_of` opens it.
+
+    Its metrics are seed, client, epoch, metric (train_loss) and value.
+
+    Args:
+        scene: the data.
+        partition: its name.
+        seed: of this repetition.
+        options: those of the step ``clients`` count.
+        store: where runs are; None takes the default.
+    """
+    config = scene.record(seed, partition=partition, client_options=options.part("clients"))
+
+    def compute(workspace: Workspace) -> None:
+        trained = train_clients(
+            scene.clients(partition, seed), lambda _: scene.encoder(seed), options, seed, scene.num_classes
+        )
+        rows = [
+            (seed, k, epoch + 1, "train_loss", loss)
+            for k, client in trained.items()
+            for epoch, loss in enumerate(client.losses)
+        ]
+        rows = rows or [(seed, k, 0, "train_loss", float("nan")) for k in trained]  # nothing was trained
+        metrics = pd.DataFrame(rows, columns=["seed", "client", "epoch", "metric", "value"])
+        tensors = {f"{k}/{n}": t for k, client in trained.items() for n, t in client.to_tensors().items()}
+        workspace.finish(metrics, {name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
+
+    spec = scene.spec("vcl.clients", config, __name__)
+    return (store or Store()).compute(spec, compute)
+
+
+def clients_of(run: Run) -> dict[int, TrainedClient]:
+    """Return the clients that a run of :func:`client_run` holds, by id."""
+    parts: dict[int, dict[str, torch.Tensor]] = {}
+    for name, tensor in run.tensors.items():
+        client, _, rest = name.partition("/")
+        parts.setdefault(int(client), {})[rest] = tensor
+    return {k: TrainedClient.from_tensors(parts[k]) for k in sorted(parts)}
+
+
+def feature_run(scene: Scene, seed: int, store: Store | None = None) -> Run:
+    """Return the run with the features of the initial encoder, not scaled; tensors ``train`` and ``test``."""
+    config = scene.record(seed, features="initial encoder")
+
+    def compute(workspace: Workspace) -> None:
+        encoder = scene.encoder(seed)
+        tensors = {name: embed_all(encoder, scene._part(name)).cpu() for name in ("train", "test")}
+        metrics = pd.DataFrame(
+            [(seed, "features", len(z)) for z in tensors.values()], columns=["seed", "metric", "value"]
+        )
+        workspace.finish(metrics, tensors)
+
+    return (store or Store()).compute(scene.spec("vcl.features", config, __name__), compute)
+
+
+def client_feature_data(
+    scene: Scene, partition: str, seed: int, run: Run
+) -> tuple[dict[int, FeatureData], FeatureData]:
+    """Return the clients' training features by client id, and the test features, from :func:`feature_run`."""
+    tensors = run.tensors
+    labels = scene.train.labels
+    own = {
+        k: FeatureData(tensors["train"][torch.tensor(rows)], labels[rows])
+        for k, rows in enumerate(scene.partition(partition, seed).clients)
+    }
+    return own, FeatureData(tensors["test"], np.asarray(scene.test.labels))
