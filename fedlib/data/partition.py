@@ -1,7 +1,8 @@
 """Which client holds which sample.
 
 Every rule below gives each sample exactly one owner, so that no sample can be dealt twice or lost, and draws at
-random only from ``(seed, "partition", rule)``. Clients may end up empty; nothing is repaired behind your back.
+random only from ``(seed, "partition", rule)``. Clients may end up empty; nothing is repaired behind your back. The
+rule of a public code that does lose, repeat and repair is kept apart, in :mod:`fedlib.data.lossy_partition`.
 
 Two different things are called "Dirichlet partition". Here it is *per class over clients* (:func:`dirichlet`),
 as in Yurochkin et al. (Bayesian nonparametric federated learning of neural networks, ICML 2019): each class draws
@@ -11,7 +12,7 @@ classes*: each of equally large clients draws its class distribution.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,44 +23,24 @@ from fedlib.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class Partition:
-    """Index arrays of the clients into one list of samples.
+class Holdings:
+    """Index arrays of the clients into one list of samples, with no rule about who shares what.
 
     Attributes:
         clients: client k holds the samples ``clients[k]``: int64 (n_k,), possibly empty.
         total: number of samples N of the list.
-        left_out: samples that no client holds: int64 (m,).
 
     Raises:
-        InputError: an index outside 0..N-1, given twice, or missing from both ``clients`` and ``left_out``.
+        InputError: no client, or an index outside 0..N-1.
     """
 
     clients: tuple[np.ndarray, ...]
     total: int
-    left_out: np.ndarray
 
     def __post_init__(self) -> None:
         if not self.clients:
             raise InputError("a partition needs at least one client")
-        parts = [np.asarray(part) for part in (*self.clients, self.left_out)]
-        for part in parts:
-            if part.ndim != 1 or (part.size and part.dtype.kind not in "iu"):
-                raise InputError(f"indices are {part.dtype} {part.shape}; allowed: 1-D integers")
-        parts = [part.astype(np.int64) for part in parts]  # a copy: the caller's array stays writeable
-        everything = np.concatenate(parts)
-        if outside := everything[(everything < 0) | (everything >= self.total)].tolist():
-            raise InputError(f"index {outside[0]} is outside 0..{self.total - 1}")
-        owners = np.bincount(everything, minlength=self.total)
-        if (owners > 1).any():
-            raise InputError(
-                f"index {int(owners.argmax())} is given to {int(owners.max())} owners; allowed: one"
-            )
-        if (owners == 0).any():
-            raise InputError(f"index {int(owners.argmin())} has no owner and is not listed as left out")
-        for part in parts:
-            part.flags.writeable = False
-        object.__setattr__(self, "clients", tuple(parts[:-1]))
-        object.__setattr__(self, "left_out", parts[-1])
+        object.__setattr__(self, "clients", tuple(_indices(part, self.total) for part in self.clients))
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -75,12 +56,37 @@ class Partition:
         Raises:
             InputError: if ``labels`` does not fit to this partition.
         """
-        labels = _labels(labels)
+        labels = check_labels(labels)
         if len(labels) != self.total or labels.max() >= num_classes:
             raise InputError(
                 f"{len(labels)} labels up to {labels.max()}; allowed: {self.total} labels below {num_classes}"
             )
         return np.stack([np.bincount(labels[client], minlength=num_classes) for client in self.clients])
+
+
+@dataclass(frozen=True, eq=False)
+class Partition(Holdings):
+    """Index arrays of the clients into one list of samples, each of which has one owner.
+
+    Attributes:
+        left_out: samples that no client holds: int64 (m,).
+
+    Raises:
+        InputError: an index outside 0..N-1, given twice, or missing from both ``clients`` and ``left_out``.
+    """
+
+    left_out: np.ndarray
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "left_out", _indices(self.left_out, self.total))
+        owners = np.bincount(np.concatenate([*self.clients, self.left_out]), minlength=self.total)
+        if (owners > 1).any():
+            raise InputError(
+                f"index {int(owners.argmax())} is given to {int(owners.max())} owners; allowed: one"
+            )
+        if (owners == 0).any():
+            raise InputError(f"index {int(owners.argmin())} has no owner and is not listed as left out")
 
 
 def iid(labels: np.ndarray, num_clients: int, seed: int) -> Partition:
@@ -130,26 +136,32 @@ def dirichlet(
     Raises:
         InputError: a value out of range, more clients than samples, or no draw that meets ``min_size``.
     """
-    labels, num_clients = _common(labels, num_clients)
-    alpha = _positive("alpha", alpha)
-    min_size, max_tries = _whole("min_size", min_size, 0), _whole("max_tries", max_tries, 1)
-    if num_clients * min_size > len(labels):
-        raise InputError(
-            f"min_size is {min_size}, but {len(labels)} samples give {num_clients} clients "
-            f"at most {len(labels) // num_clients} each"
-        )
-    rng = seeds.rng(seed, "partition", "dirichlet")
-    class_sizes = np.unique(labels, return_counts=True)[1]
-    best = 0
-    for _ in range(max_tries):
-        counts = _dirichlet_counts(class_sizes, num_clients, alpha, rng)
-        smallest = int(counts.sum(axis=0).min())
-        if smallest >= min_size:
-            return _from_owner(_deal(labels, counts, rng), num_clients)
-        best = max(best, smallest)
-    raise InputError(
-        f"no split of {max_tries} draws gives every client min_size = {min_size} samples (the best one gave its "
-        f"smallest client {best}); lower min_size or num_clients = {num_clients}, or raise alpha = {alpha:g}"
+    labels, num_clients, alpha = *_common(labels, num_clients), check_positive("alpha", alpha)
+    return _drawn_until(labels, num_clients, alpha, seed, min_size, max_tries, "dirichlet", _dirichlet_counts)
+
+
+def dirichlet_capped(
+    labels: np.ndarray, num_clients: int, alpha: float, seed: int, min_size: int = 0, max_tries: int = 100
+) -> Partition:
+    """As :func:`dirichlet`, but a client that holds N/K samples gets none of the classes that follow.
+
+    Its share goes to the others in proportion, so sizes stay close to each other. This is the split of FedISCA
+    (Kang et al. 2023), inherited from older public code; it goes through the classes in rising order.
+
+    Args:
+        labels: class of each sample, (N,).
+        num_clients: K.
+        alpha: concentration, > 0.
+        seed: of the experiment.
+        min_size: the whole split is drawn again until every client has this many samples.
+        max_tries: number of draws after which this is given up.
+
+    Raises:
+        InputError: a value out of range, more clients than samples, or no draw that meets ``min_size``.
+    """
+    labels, num_clients, alpha = *_common(labels, num_clients), check_positive("alpha", alpha)
+    return _drawn_until(
+        labels, num_clients, alpha, seed, min_size, max_tries, "dirichlet_capped", _capped_counts
     )
 
 
@@ -194,12 +206,12 @@ def departure(
         InputError: a value out of range, more clients than samples, or fewer than two samples of the rare class.
     """
     labels, num_clients = _common(labels, num_clients)
-    alpha = _positive("alpha", alpha)
+    alpha = check_positive("alpha", alpha)
     if num_clients < 2:
         raise InputError(f"num_clients is {num_clients}; allowed: at least 2, since one leaves")
     if not (_is_number(remaining_fraction) and 0 < remaining_fraction <= 1):
         raise InputError(f"remaining_fraction is {remaining_fraction!r}; allowed: 0 < fraction <= 1")
-    rare_class = _whole("rare_class", rare_class, 0)
+    rare_class = check_whole("rare_class", rare_class, 0)
     classes, class_sizes = np.unique(labels, return_counts=True)
     n = int(class_sizes[classes == rare_class].sum())
     if n < 2:
@@ -216,11 +228,59 @@ def departure(
     return _from_owner(_deal(labels, counts, rng), num_clients)
 
 
+_Counts = Callable[[np.ndarray, int, float, np.random.Generator], np.ndarray]
+
+
+def _drawn_until(
+    labels: np.ndarray, num_clients: int, alpha: float, seed: int, min_size: int, max_tries: int, rule: str,
+    draw: _Counts,
+) -> Partition:  # fmt: skip
+    """Deal by counts (C, K) drawn with ``draw``, again and again until every client has ``min_size`` samples."""
+    min_size, max_tries = check_whole("min_size", min_size, 0), check_whole("max_tries", max_tries, 1)
+    if num_clients * min_size > len(labels):
+        raise InputError(
+            f"min_size is {min_size}, but {len(labels)} samples give {num_clients} clients "
+            f"at most {len(labels) // num_clients} each"
+        )
+    rng = seeds.rng(seed, "partition", rule)
+    class_sizes = np.unique(labels, return_counts=True)[1]
+    best = 0
+    for _ in range(max_tries):
+        counts = draw(class_sizes, num_clients, alpha, rng)
+        smallest = int(counts.sum(axis=0).min())
+        if smallest >= min_size:
+            return _from_owner(_deal(labels, counts, rng), num_clients)
+        best = max(best, smallest)
+    raise InputError(
+        f"no split of {max_tries} draws gives every client min_size = {min_size} samples (the best one gave its "
+        f"smallest client {best}); lower min_size or num_clients = {num_clients}, or raise alpha = {alpha:g}"
+    )
+
+
 def _dirichlet_counts(
     class_sizes: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator
 ) -> np.ndarray:
     """Draw how many samples of each class each client gets: int64 (C, K), rows sum to ``class_sizes``."""
-    shares = rng.dirichlet(np.full(num_clients, alpha), size=len(class_sizes))
+    return _cut(rng.dirichlet(np.full(num_clients, alpha), size=len(class_sizes)), class_sizes)
+
+
+def _capped_counts(
+    class_sizes: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator
+) -> np.ndarray:
+    """As :func:`_dirichlet_counts`; clients that hold N/K samples get none of the classes that follow."""
+    held, rows = np.zeros(num_clients, dtype=np.int64), []
+    for size in class_sizes:
+        free = held < class_sizes.sum() / num_clients  # at least one, as long as samples are left
+        shares = rng.dirichlet(np.full(num_clients, alpha)) * free
+        # a tiny alpha can give all to clients that are full; then the free ones share evenly
+        shares = shares / shares.sum() if shares.sum() > 0 else free / free.sum()
+        rows.append(_cut(shares[None], np.array([size]))[0])
+        held += rows[-1]
+    return np.stack(rows)
+
+
+def _cut(shares: np.ndarray, class_sizes: np.ndarray) -> np.ndarray:
+    """Return whole numbers (C, K) near ``shares`` of ``class_sizes`` (C,) whose rows sum to these."""
     cuts = np.rint(np.cumsum(shares, axis=1) * class_sizes[:, None]).astype(np.int64)
     cuts[:, -1] = class_sizes
     return np.diff(np.minimum(cuts, class_sizes[:, None]), axis=1, prepend=0)
@@ -243,7 +303,7 @@ def _from_owner(owner: np.ndarray, num_clients: int) -> Partition:
 
 
 def _common(labels: np.ndarray, num_clients: int) -> tuple[np.ndarray, int]:
-    labels, num_clients = _labels(labels), _whole("num_clients", num_clients, 1)
+    labels, num_clients = check_labels(labels), check_whole("num_clients", num_clients, 1)
     if num_clients > len(labels):
         raise InputError(
             f"num_clients is {num_clients}; allowed: at most the number of samples, {len(labels)}"
@@ -251,20 +311,34 @@ def _common(labels: np.ndarray, num_clients: int) -> tuple[np.ndarray, int]:
     return labels, num_clients
 
 
-def _labels(labels: np.ndarray) -> np.ndarray:
+def _indices(part: np.ndarray, total: int) -> np.ndarray:
+    array = np.asarray(part)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InputError(f"indices are {array.dtype} {array.shape}; allowed: 1-D integers")
+    array = array.astype(np.int64)  # a copy: the caller's array stays writeable
+    if outside := array[(array < 0) | (array >= total)].tolist():
+        raise InputError(f"index {outside[0]} is outside 0..{total - 1}")
+    array.flags.writeable = False
+    return array
+
+
+def check_labels(labels: np.ndarray) -> np.ndarray:
+    """Return labels (N,) as int64, or raise an InputError if they are not class numbers."""
     array = np.asarray(labels)
     if array.ndim != 1 or array.size == 0 or array.dtype.kind not in "iu" or array.min() < 0:
         raise InputError(f"labels are {array.dtype} {array.shape}; allowed: 1-D integers >= 0, at least one")
     return array.astype(np.int64)
 
 
-def _whole(name: str, value: int, least: int) -> int:
+def check_whole(name: str, value: int, least: int) -> int:
+    """Return an integer, or raise an InputError if it is none or below ``least``."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise InputError(f"{name} is {value!r}; allowed: an integer >= {least}")
     return int(value)
 
 
-def _positive(name: str, value: float) -> float:
+def check_positive(name: str, value: float) -> float:
+    """Return a number, or raise an InputError if it is not above 0 or not finite."""
     if not _is_number(value) or not 0 < value < np.inf:
         raise InputError(f"{name} is {value!r}; allowed: a number > 0")
     return float(value)

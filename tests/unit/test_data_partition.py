@@ -18,6 +18,7 @@ RULES: dict[str, Callable[[np.ndarray, int, int], Partition]] = {
     "iid": partition.iid,
     "stratified": partition.stratified,
     "dirichlet": lambda labels, clients, seed: partition.dirichlet(labels, clients, 0.3, seed),
+    "dirichlet_capped": lambda labels, clients, seed: partition.dirichlet_capped(labels, clients, 0.3, seed),
     "departure": lambda labels, clients, seed: partition.departure(
         labels, clients, int(labels.flat[0]), 0.1, seed
     ),
