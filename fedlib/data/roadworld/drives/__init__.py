@@ -9,6 +9,7 @@ made once into a cache and checked whenever it is opened; nuscenes-devkit and
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -120,7 +121,8 @@ def load(
     folder = prepared.folder_once(
         _path(scenes, recipe), partial(write, scenes=scenes, recipe=recipe, processes=prepared.workers())
     )
-    return DrivingSet(NAME, folder, VERSION, CARD)
+    card = dataclasses.replace(CARD, checksum=prepared.folder_checksum(folder))
+    return DrivingSet(NAME, folder, VERSION, card)
 
 
 def find(
