@@ -19,7 +19,7 @@ from fedlib import data
 from fedlib.data import nuscenes
 from fedlib.data.nuscenes import CAMERAS, CLASSES, LIDAR, DrivingSet, corners, domain_of, moved
 from fedlib.data.nuscenes.domains import check_published, published
-from fedlib.data.nuscenes.root import read_sweep
+from fedlib.data.nuscenes.sensors import read_sweep
 from fedlib.data.nuscenes.statistics import statistics
 from fedlib.errors import InputError
 

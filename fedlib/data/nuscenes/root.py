@@ -11,12 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from fedlib.data.files import reading
 from fedlib.data.imageset import Card
 from fedlib.data.nuscenes import domains
 from fedlib.data.nuscenes.frame import ATTRIBUTES, CAMERAS, CLASSES, LIDAR, Frame, Labels, moved
+from fedlib.data.nuscenes.sensors import (
+    bad_size,
+    read_picture,
+    read_sweep,
+    rotation_of,
+    transform_of,
+    yaw_of,
+)
 from fedlib.errors import InputError, choose
 
 TABLES = (
@@ -36,7 +43,6 @@ TABLES = (
 )
 VERSIONS = ("v1.0-trainval", "v1.0-mini", "v1.0-synth")
 NEAREST = 1.0  # metres: closer returns come from the car itself and are left out, as by the devkit
-_POINT = 20  # bytes: x, y, z, intensity, ring as float32
 
 
 @dataclass(frozen=True)
@@ -200,7 +206,7 @@ class DrivingSet:
             kind = category_to_detection_name(record["category_name"])
             if kind is None:
                 continue
-            yaw = _yaw(record["rotation"])
+            yaw = yaw_of(record["rotation"])
             velocity = database.box_velocity(key)[:2]
             rows.append([*record["translation"], *record["size"], yaw, *velocity])
             classes.append(CLASSES.index(kind))
@@ -231,7 +237,7 @@ class DrivingSet:
         records = [self.devkit.get("sample_annotation", key) for key in self._sample(token)["anns"]]
         return [
             (
-                _rotation(record["rotation"]),
+                rotation_of(record["rotation"]),
                 np.array(record["translation"]),
                 0.5 * np.array(record["size"])[[1, 0, 2]],
             )
@@ -246,7 +252,7 @@ class DrivingSet:
             sample = self._sample(token)
             for channel in (LIDAR, *CAMERAS):
                 path = self.folder / self._sensor(sample, channel)["filename"]
-                if not path.is_file() or (channel == LIDAR and _bad_size(path.stat().st_size)):
+                if not path.is_file() or (channel == LIDAR and bad_size(path.stat().st_size)):
                     absent.append(path)
         return absent
 
@@ -286,10 +292,10 @@ class DrivingSet:
         return record
 
     def _mount(self, record: Mapping[str, Any]) -> np.ndarray:
-        return _transform(self.devkit.get("calibrated_sensor", record["calibrated_sensor_token"]))
+        return transform_of(self.devkit.get("calibrated_sensor", record["calibrated_sensor_token"]))
 
     def _pose(self, record: Mapping[str, Any]) -> np.ndarray:
-        return _transform(self.devkit.get("ego_pose", record["ego_pose_token"]))
+        return transform_of(self.devkit.get("ego_pose", record["ego_pose_token"]))
 
     # --- sensor data --------------------------------------------------------------------------------------------
 
@@ -317,69 +323,14 @@ class DrivingSet:
         intrinsic = np.array(calibration["camera_intrinsic"], dtype=np.float64)
         intrinsic[0] *= width / record["width"]
         intrinsic[1] *= height / record["height"]
-        mount = _transform(calibration)
+        mount = transform_of(calibration)
         lens = np.eye(4)
         lens[:3, :3] = intrinsic
         projection = lens @ np.linalg.inv(mount) @ np.linalg.inv(self._pose(record)) @ to_global
-        picture = _picture(self.folder / record["filename"], (height, width)) if read else np.zeros(0)
+        picture = read_picture(self.folder / record["filename"], (height, width)) if read else np.zeros(0)
         return picture, projection, mount, intrinsic
 
 
 def missing_tables(folder: Path, version: str) -> list[str]:
     """Return the names of the table files that are not there."""
     return [f"{name}.json" for name in TABLES if not (folder / version / f"{name}.json").is_file()]
-
-
-def read_sweep(path: Path) -> np.ndarray:
-    """Return a LiDAR sweep, float32 (N, 5): x, y, z in the sensor's frame, intensity 0 to 255, ring.
-
-    Raises:
-        InputError: no such file, no point, not a whole number of points, or a value that is not finite.
-    """
-    if not path.is_file():
-        raise InputError(f"{path} is missing; unpack the sensor data again")
-    size = path.stat().st_size
-    if _bad_size(size):
-        raise InputError(f"{path} is truncated: {size} bytes; allowed: a positive multiple of {_POINT}")
-    points = np.fromfile(path, dtype=np.float32).reshape(-1, 5)
-    if not np.isfinite(points).all():
-        raise InputError(f"{path} has values that are not finite; replace the file")
-    return points
-
-
-def _bad_size(size: int) -> bool:
-    return size == 0 or size % _POINT > 0
-
-
-def _picture(path: Path, size: tuple[int, int]) -> np.ndarray:
-    try:
-        with Image.open(path) as picture:
-            picture.draft(
-                "RGB", (size[1], size[0])
-            )  # lets the JPEG decoder skip detail that is averaged away
-            return np.asarray(picture.convert("RGB").resize((size[1], size[0]), Image.Resampling.BILINEAR))
-    except FileNotFoundError as error:
-        raise InputError(f"{path} is missing; unpack the sensor data again") from error
-    except (OSError, UnidentifiedImageError, ValueError, SyntaxError) as error:
-        raise InputError(f"{path}: damaged or not a picture ({error}); replace the file") from error
-
-
-def _rotation(quaternion: Sequence[float]) -> np.ndarray:
-    """Return the (3, 3) rotation of a unit quaternion w, x, y, z."""
-    from pyquaternion import Quaternion
-
-    matrix: np.ndarray = Quaternion(quaternion).rotation_matrix
-    return matrix
-
-
-def _yaw(quaternion: Sequence[float]) -> float:
-    rotation = _rotation(quaternion)
-    return float(np.arctan2(rotation[1, 0], rotation[0, 0]))
-
-
-def _transform(record: Mapping[str, Any]) -> np.ndarray:
-    """Return the (4, 4) transform of a calibration (sensor to car) or a pose (car to world)."""
-    transform = np.eye(4)
-    transform[:3, :3] = _rotation(record["rotation"])
-    transform[:3, 3] = record["translation"]
-    return transform
