@@ -208,8 +208,29 @@ class VCLSettings(Settings):
     small: bool
 
 
+class FedCKASettings(RoundSettings):
+    """Settings of the FedCKA experiments on images.
+
+    Attributes:
+        tau: threshold of FedCKA's threshold mode.
+        rho: final personal share of its percentage mode, and of FedSelect and FedMC.
+        ramp_rounds: rounds over which that share is reached.
+        warmup_rounds: first rounds without masks, for all masked methods.
+        inputs: training inputs that layers are scored on.
+        lr_floor: step size at the end, as a share of ``lr``; it falls along half a cosine.
+    """
+
+    tau: Annotated[float, Field(ge=0, le=1)]
+    rho: Annotated[float, Field(ge=0, le=1)]
+    ramp_rounds: Count
+    warmup_rounds: Annotated[int, Field(ge=0)]
+    inputs: Count
+    lr_floor: Annotated[float, Field(ge=0, le=1)]
+
+
 _MODELS: dict[str, type[Settings]] = {
     "foundations": FoundationsSettings,
+    "fedcka": FedCKASettings,
     "mpt": MPTSettings,
     "vcl": VCLSettings,
 }

@@ -77,7 +77,7 @@ class ElementMasks(FedAvg):
         masks = {
             name: mask.bool() for name, mask in local.model.named(kept.to(local.model.values.dtype)).items()
         }
-        local.memory |= {KEPT + name: mask for name, mask in masks.items()}
+        local.memory |= {KEPT + name: mask.clone() for name, mask in masks.items()}
         local.metrics["personal_share"] = float(kept.sum()) / total
         return super().masks(task, local) | {name: mask for name, mask in masks.items() if mask.any()}
 

@@ -92,7 +92,7 @@ class FedDyn(FedAvg):
         limit = GUARD * _norm(steps.values())
         shrink = 1.0 if size <= limit else limit / size
         if shrink < 1:
-            log.warning("FedDyn: correction of norm %.3g cut to %.3g", size, limit)
+            log.info("FedDyn: correction of norm %.3g cut to %.3g", size, limit)
         for name in steps:
             corrected = mean[name].double() - shrink * memory[f"h/{name}"] / self.alpha
             weights[name] = corrected.to(mean[name].dtype)

@@ -368,6 +368,14 @@ def test_personal_elements_grow_to_the_final_share_and_are_not_sent(kind: type[F
 
 
 @pytest.mark.parametrize("kind", [FedSelect, FedMC])
+def test_masked_rounds_can_be_stored_and_gone_on_with(tmp_path: Path, kind: type[FedSelect]) -> None:
+    method = kind(**SGD_ONLY, select=0.1, final=0.2, warmup_rounds=0)
+    whole = federate(method, tmp_path / "whole", 2)
+    again = federate(method, tmp_path / "whole", 2)
+    assert bits(whole) == bits(again)
+
+
+@pytest.mark.parametrize("kind", [FedSelect, FedMC])
 def test_no_selection_is_fedavg_and_all_of_it_is_training_alone(
     tmp_path: Path, kind: type[FedSelect]
 ) -> None:
