@@ -88,6 +88,21 @@ def costs(rows: pd.DataFrame, model_bytes: int) -> pd.DataFrame:
     ).rename_axis("method")
 
 
+def gap_to_oracle(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return how far the rare F1 of each method lies below the oracle's in the same round, on the same backbone.
+
+    Args:
+        rows: of ``mpt.headline``, with the oracle.
+
+    Columns: those that tell the rounds apart, method, value (positive is a loss).
+    """
+    f1 = after(rows, "rare_f1")
+    keys = [name for name in f1.columns if name not in ("method", "value")]
+    best = f1[f1["method"] == "oracle"].set_index(keys)["value"].rename("oracle")
+    both = f1[f1["method"] != "oracle"].join(best, on=keys)
+    return both.assign(value=both["oracle"] - both["value"]).drop(columns="oracle")
+
+
 def over_fractions(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return "mean ± sd" over seeds of several quantities (column ``what``), one column for each fraction."""
     rows = pd.concat(parts)

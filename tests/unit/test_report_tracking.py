@@ -133,3 +133,14 @@ def test_quantities_of_several_fractions_stand_side_by_side_in_order_of_size():
     table = tracking.over_fractions([rows.assign(what="one"), rows.assign(what="two", value=1.0)])
     assert list(table.columns) == ["2 % remain", "10 % remain", "20 % remain"]
     assert table.loc["one", "2 % remain"] == "2.50 ± 0.71"
+
+
+def test_the_gap_to_the_oracle_is_taken_round_by_round():
+    rows = pd.DataFrame(
+        {"seed": 0, "round": number, "phase": phase, "metric": "rare_f1", "method": method, "value": value}
+        for number, phase, values in ((1, "before", (0.9, 0.9)), (2, "after", (0.9, 0.5)), (3, "after", (0.8, 0.9)))
+        for method, value in zip(("oracle", "mpt"), values, strict=True)
+    )  # fmt: skip
+    found = tracking.gap_to_oracle(rows)
+    assert found["method"].tolist() == ["mpt", "mpt"]
+    assert found["value"].tolist() == pytest.approx([0.4, -0.1])
