@@ -20,7 +20,8 @@ class EWC(Quadratic):
         strength: lambda.
         fisher: how F is estimated; see :func:`fedlib.methods.continual.importance.fisher`.
         samples: of a task for F; None for all.
-        merge: ``average`` F <- a F + (1 - a) F_t (FACIL), or ``online`` F <- gamma F + F_t (online EWC).
+        merge: ``average`` F <- a F + (1 - a) F_t (FACIL), or ``online`` F <- gamma F + F_t (online EWC); from the
+            second task on, F = F_1 after the first.
         a: of ``average``.
         gamma: of ``online``.
     """
@@ -45,8 +46,12 @@ class EWC(Quadratic):
 
     @classmethod
     def small(cls) -> Self:
-        """Return the budget for small images: 200 samples for F."""
-        return cls(samples=200)
+        """Return the budget for small images: 200 samples for F, and a smaller lambda.
+
+        The suite's small budget has 50 times the step size; lambda is 50 times smaller, because steps diverge
+        where lr lambda F > 2.
+        """
+        return cls(samples=200, strength=100.0)
 
     def end_task(self, data: ImageData) -> None:
         """Estimate F of the present task and merge it."""

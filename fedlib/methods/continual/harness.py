@@ -123,7 +123,8 @@ def run(
         tasks: classes of each task, as :func:`fedlib.data.class_tasks.task_split` gives them.
         suite: what all methods have in common.
         seed: of the run: order of samples, augmentation, new rows of the head, and the method's own draws.
-        validation: for the schedule; where it is None, a share of each task's training samples.
+        validation: for the schedule; where it is None, a share of each task's training samples. A task without
+            validation samples is trained for all epochs.
 
     Raises:
         InputError: a class without training samples, a task without test samples, tasks that overlap, or a method

@@ -149,9 +149,9 @@ class MUCMAS(MAS):
                         bias, z_other[other].expand(self.side_heads, -1, -1), weight.transpose(1, 2)
                     )
                     # sum_j CE_j - sum_{i<j} E_other mean |softmax_i - softmax_j|
-                    fit = sum(functional.cross_entropy(head, y[rows]) for head in logits)
+                    fit = functional.cross_entropy(logits.flatten(0, 1), y[rows].repeat(self.side_heads))
                     optimizer.zero_grad()
-                    (fit - discrepancy(far)).backward()
+                    (self.side_heads * fit - discrepancy(far)).backward()
                     optimizer.step()
                 schedule.step()
         return weight.detach(), bias.detach().squeeze(1)

@@ -135,7 +135,7 @@ def validation_loss(learner: Learner, data: ImageData, batch_size: int) -> float
     total = 0.0
     with torch.no_grad():
         for rows in torch.arange(len(data)).split(batch_size):
-            total += float(learner.loss(*data.batch(rows))) * len(rows)
+            total += float(learner.loss(*data.batch(rows)).detach()) * len(rows)
     return total / len(data)
 
 
