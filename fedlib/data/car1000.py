@@ -15,16 +15,14 @@ folder until the copy changes.
 
 from __future__ import annotations
 
-import csv
-import dataclasses
 import json
 from pathlib import Path
 
 import numpy as np
 
-from fedlib.data import crops, prepared
-from fedlib.data.files import Found, reading
-from fedlib.data.imageset import Card, ImageSet, Split
+from fedlib.data import crops, labelled
+from fedlib.data.files import Found, reading, table
+from fedlib.data.imageset import Card, ImageSet
 from fedlib.errors import InputError, choose
 
 RARE = {"coarse": "van", "fine": "micro sedan"}
@@ -32,7 +30,6 @@ HIERARCHY = ("hierarchy.csv", "hierarchy.json")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 COLUMNS = ("model", "body_type", "sub_type")
 TEST_EVERY = 4
-_RULES = 1  # raise when the rules of preparing change, so that kept pictures are made anew
 
 
 def card(level: str) -> Card:
@@ -72,23 +69,14 @@ def load(level: str, root: Path, size: int, cap: int | None) -> ImageSet:
         raise InputError(f"{described.name} is not in {root}. {found.what_to_do}")
     folder = found.where
     classes, jobs, own_split = _plan(folder, level, cap)
-    state = [
-        (key, str(job.path), job.labels.tolist(), crops.state(job.path))
-        for key, of in jobs.items()
-        for job in of
-    ]
-    path = prepared.path_of(f"{described.name}-{size}", state, classes, _RULES)
-    arrays = prepared.once(path, lambda: _prepare(jobs, size))
-    splits = {key: Split(arrays[f"{key}_images"], arrays[f"{key}_labels"]) for key in jobs}
-    notes = list(described.notes)
+    notes = []
     if own_split:
         notes.append(
             f"No official split in this copy: every {TEST_EVERY}th picture of a model is a test picture."
         )
     if cap is not None:
         notes.append(f"At most {cap:,} pictures of each class in each split.")
-    notes += crops.notes(arrays["skipped"].tolist())
-    return ImageSet(described.name, splits, classes, dataclasses.replace(described, notes=tuple(notes)))
+    return labelled.image_set(described, jobs, classes, size, notes)
 
 
 def find(level: str, root: Path, size: int, cap: int | None) -> Found:
@@ -98,9 +86,7 @@ def find(level: str, root: Path, size: int, cap: int | None) -> Found:
         InputError: an option out of range.
     """
     choose("level", level, RARE)
-    choose("size", size, crops.SIZES)
-    if cap is not None and (isinstance(cap, bool) or not isinstance(cap, int) or cap < 1):
-        raise InputError(f"cap is {cap!r}; allowed: an integer >= 1, or None")
+    labelled.check_options(size, cap)
     name = f"car1000-{level}"
     for folder in (root / "car1000", root):
         if any((folder / file).is_file() for file in HIERARCHY):
@@ -138,7 +124,7 @@ def _plan(folder: Path, level: str, cap: int | None) -> tuple[list[str], dict[st
         labels = np.array([number for _, number in chosen], dtype=np.int64)
         jobs[key] = [
             crops.Job(chosen[k][0], None, labels[k : k + 1])
-            for k in _capped(labels, len(classes), cap).tolist()
+            for k in labelled.capped(labels, len(classes), cap).tolist()
         ]
     return classes, jobs, not official
 
@@ -147,7 +133,10 @@ def _classes(folder: Path, level: str) -> tuple[list[str], dict[str, int | None]
     """Return the class names, and each model's class; None where it is not in the task."""
     path = next(folder / file for file in HIERARCHY if (folder / file).is_file())
     with reading(path):
-        rows = _csv(path) if path.suffix == ".csv" else _json(path)
+        if path.suffix == ".csv":
+            rows = [_row(*(row[column] for column in COLUMNS)) for row in table(path, COLUMNS)]
+        else:
+            rows = _json(path)
         named: dict[str, str] = {}
         for model, body_type, sub_type in rows:
             if level == "coarse":
@@ -162,14 +151,6 @@ def _classes(folder: Path, level: str) -> tuple[list[str], dict[str, int | None]
         if len(classes) < 2:
             raise InputError(f"the {level} task has classes {classes}; allowed: two or more")
     return classes, {model: classes.index(name) if name else None for model, name in named.items()}
-
-
-def _csv(path: Path) -> list[tuple[str, str, str]]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        if missing := [column for column in COLUMNS if column not in (reader.fieldnames or [])]:
-            raise InputError(f"has no column {', '.join(missing)}; needed: {', '.join(COLUMNS)}")
-        return [_row(row["model"], row["body_type"], row["sub_type"]) for row in reader]
 
 
 def _json(path: Path) -> list[tuple[str, str, str]]:
@@ -199,25 +180,3 @@ def _number(folder: Path, model: str, class_of: dict[str, int | None]) -> int | 
         hierarchy = next(file for file in HIERARCHY if (folder / file).is_file())
         raise InputError(f"{folder / hierarchy}: has no row for the model {model!r}, whose folder is there")
     return class_of[model]
-
-
-def _capped(labels: np.ndarray, num_classes: int, cap: int | None) -> np.ndarray:
-    """Return which pictures are taken, in order: at most ``cap`` of each class, evenly spread."""
-    if cap is None:
-        return np.arange(len(labels))
-    kept = []
-    for number in range(num_classes):
-        of_class = np.flatnonzero(labels == number)
-        take = min(cap, len(of_class))
-        kept.append(of_class[np.arange(take) * len(of_class) // max(take, 1)])
-    return np.sort(np.concatenate(kept))
-
-
-def _prepare(jobs: dict[str, list[crops.Job]], size: int) -> dict[str, np.ndarray]:
-    arrays: dict[str, np.ndarray] = {}
-    skipped: list[str] = []
-    for key, of_split in jobs.items():
-        cuts = crops.cut(of_split, size, 1.0)
-        arrays |= {f"{key}_images": cuts.images, f"{key}_labels": cuts.labels}
-        skipped += [str(path) for path, _ in cuts.skipped]
-    return arrays | {"skipped": np.array(skipped, dtype=np.str_)}

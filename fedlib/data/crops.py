@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from fedlib.data import prepared
+from fedlib.data import dicom, prepared
 from fedlib.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class Job:
     """Crops to cut out of one file.
 
     Attributes:
-        path: the picture.
+        path: the picture; .dcm is read as DICOM.
         boxes: float (N, 4), left, top, right, bottom in pixels; None takes the whole picture once.
         labels: int64 (N,), class of each crop.
     """
@@ -96,8 +96,11 @@ def state(path: Path) -> str:
 def _cut_file(job: Job, size: int, margin: float) -> np.ndarray | str:
     """Return the crops (N, size, size, 3), or why there are none."""
     try:
-        with Image.open(job.path) as picture:
-            pixels = np.asarray(picture.convert("RGB"))
+        if job.path.suffix.lower() == ".dcm":
+            pixels = np.repeat(dicom.read(job.path)[..., None], 3, axis=2)
+        else:
+            with Image.open(job.path) as picture:
+                pixels = np.asarray(picture.convert("RGB"))
     except _BAD as error:
         if not job.path.is_file():
             return "there is no such file"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import os
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,10 +46,26 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, csv.Error) as error:
         raise InputError(
             f"{path}: damaged or not of the expected format ({error}); replace the file"
         ) from error
+
+
+def table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rows of a CSV file by column name, without surrounding spaces; an absent value is an empty text.
+
+    Raises:
+        InputError: no such file, not text, no rows, or a column of ``columns`` missing; the message has the path.
+    """
+    with reading(path), path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        if missing := [column for column in columns if column not in (reader.fieldnames or [])]:
+            raise InputError(f"has no column {', '.join(missing)}; needed: {', '.join(columns)}")
+        rows = [{key: (row[key] or "").strip() for key in reader.fieldnames or []} for row in reader]
+        if not rows:
+            raise InputError("has no rows")
+        return rows
 
 
 def fetch(folder: Path, download: Callable[[Path], object], files: Iterable[str], what_to_do: str) -> None:

@@ -155,7 +155,7 @@ def test_every_available_name_can_be_looked_for(tmp_path: Path) -> None:
     for name in data.available():
         found = data.find(name, root=tmp_path)
         assert found.name == name
-        assert found.present == (name == "digits" or name.startswith("roadworld"))
+        assert found.present == (name == "digits" or name.startswith(("roadworld", "cells")))
         assert found.present or any(how in found.what_to_do for how in ("download=True", "data_scripts/"))
 
 
@@ -522,7 +522,7 @@ def test_every_data_set_has_a_card_before_it_is_loaded() -> None:
         cards += module.cards() if hasattr(module, "cards") else [module.CARD]
     assert [card.name for card in cards] == data.available()
     for card in cards:
-        assert card.kind == ("surrogate" if card.name.startswith("roadworld") else "real")
+        assert card.kind == ("surrogate" if card.name.startswith(("roadworld", "cells")) else "real")
         assert card.licence
         assert card.source
         assert card.citation
