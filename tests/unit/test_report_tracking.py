@@ -136,9 +136,10 @@ def test_quantities_of_several_fractions_stand_side_by_side_in_order_of_size():
 
 
 def test_the_gap_to_the_oracle_is_taken_round_by_round():
+    rounds = ((1, "before", (0.9, 0.9)), (2, "after", (0.9, 0.5)), (3, "after", (0.8, 0.9)))
     rows = pd.DataFrame(
         {"seed": 0, "round": number, "phase": phase, "metric": "rare_f1", "method": method, "value": value}
-        for number, phase, values in ((1, "before", (0.9, 0.9)), (2, "after", (0.9, 0.5)), (3, "after", (0.8, 0.9)))
+        for number, phase, values in rounds
         for method, value in zip(("oracle", "mpt"), values, strict=True)
     )  # fmt: skip
     found = tracking.gap_to_oracle(rows)

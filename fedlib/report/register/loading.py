@@ -13,37 +13,23 @@ import yaml
 from pydantic import Field, ValidationError
 
 from fedlib.errors import InputError, choose
-from fedlib.report.register.schema import (
-    KINDS,
-    NOT_ATTEMPTED,
-    PAPERS,
-    WORDS,
-    Cell,
-    Entry,
-    Filter,
-    Frozen,
-    Register,
-    Rule,
-    Title,
-    Value,
-    Window,
-)
+from fedlib.report.register import schema
 
 _FOLDER = resources.files("fedlib.report.register")
 
 
-class _Column(Frozen):
+class _Column(schema.Frozen):
     """One printed column of a CSV file: label in words, metric and column values of the rule, column that holds
     the printed standard deviation, audit of its cells."""
 
     label: str
     metric: str
-    where: Filter = Field(default={})
+    where: schema.Filter = Field(default={})
     spread: str | None = None
     audit: str | None = None
 
 
-class _CellsFrom(Frozen):
+class _CellsFrom(schema.Frozen):
     """How the cells of one CSV file become entries.
 
     ``id`` and ``statement`` are templates over the row as printed, ``{column}`` and ``{label}``. The values of
@@ -62,7 +48,7 @@ class _CellsFrom(Frozen):
     sources: dict[str, str] = Field(default={})
     notebook: str
     ours: dict[str, str]
-    rounds: Window | None = None
+    rounds: schema.Window | None = None
     tolerance: float
     factor: float = 1.0
     deterministic: bool = False
@@ -79,26 +65,26 @@ def table(file: str) -> list[dict[str, str]]:
 
 
 @cache
-def load() -> Register:
+def load() -> schema.Register:
     """Return the whole register (read once per process).
 
     Raises:
         InputError: a file that does not fit the model; the message names the file and the entry.
     """
-    titles: list[Title] = []
-    entries: list[Entry] = []
-    for paper in PAPERS:
+    titles: list[schema.Title] = []
+    entries: list[schema.Entry] = []
+    for paper in schema.PAPERS:
         text = (_FOLDER / f"{paper}.yaml").read_text("utf-8")
         title, found = read(text, paper)
         titles.append(title)
         entries.extend(found)
     try:
-        return Register(titles=tuple(titles), entries=tuple(entries))
+        return schema.Register(titles=tuple(titles), entries=tuple(entries))
     except ValidationError as error:
         raise InputError(f"register: {_explain(error)}") from None
 
 
-def read(text: str, paper: str) -> tuple[Title, list[Entry]]:
+def read(text: str, paper: str) -> tuple[schema.Title, list[schema.Entry]]:
     """Return the title and entries in the YAML text of one paper's register file.
 
     Raises:
@@ -108,10 +94,10 @@ def read(text: str, paper: str) -> tuple[Title, list[Entry]]:
     if missing := {"title", "reason", "data", "entries"} - set(document):
         raise InputError(f"register {paper}.yaml lacks {', '.join(sorted(missing))}")
     defaults = {"paper": paper, "reason": document["reason"], "data": document["data"]}
-    entries: list[Entry] = []
+    entries: list[schema.Entry] = []
     name = "title"
     try:
-        title = Title(paper=paper, **document["title"])
+        title = schema.Title(paper=paper, **document["title"])
         for item in document["entries"]:
             if "cells_from" in item:
                 name = f"cells_from {item['cells_from'].get('file')}"
@@ -120,13 +106,13 @@ def read(text: str, paper: str) -> tuple[Title, list[Entry]]:
                 )
             else:
                 name = item.get("id", "an entry without id")
-                entries.append(Entry(**(defaults | item)))
+                entries.append(schema.Entry(**(defaults | item)))
     except ValidationError as error:
         raise InputError(f"register {paper}.yaml, {name}: {_explain(error)}") from None
     return title, entries
 
 
-def lookup(claim_id: str) -> Entry:
+def lookup(claim_id: str) -> schema.Entry:
     """Return the entry of an id.
 
     Raises:
@@ -141,11 +127,13 @@ def lookup(claim_id: str) -> Entry:
 
 def select(
     paper: str | None = None, kinds: Iterable[str] | None = None, notebook: str | None = None
-) -> list[Entry]:
+) -> list[schema.Entry]:
     """Return the entries of a paper, of some kinds, of a page; None means all."""
     if paper is not None:
-        choose("paper", paper, PAPERS)
-    wanted = [choose("kind", kind, KINDS) for kind in kinds] if kinds is not None else list(KINDS)
+        choose("paper", paper, schema.PAPERS)
+    wanted = (
+        [choose("kind", kind, schema.KINDS) for kind in kinds] if kinds is not None else list(schema.KINDS)
+    )
     return [
         entry
         for entry in load().entries
@@ -153,9 +141,9 @@ def select(
     ]
 
 
-def title(paper: str) -> Title:
+def title(paper: str) -> schema.Title:
     """Return the names of a paper."""
-    choose("paper", paper, PAPERS)
+    choose("paper", paper, schema.PAPERS)
     return next(item for item in load().titles if item.paper == paper)
 
 
@@ -171,19 +159,19 @@ def coverage(words: Mapping[str, str], kinds: Iterable[str] | None = None) -> di
     """
     for claim_id, word in words.items():
         lookup(claim_id)
-        choose("verdict", word, WORDS)
-    counts = {paper: dict.fromkeys(WORDS, 0) for paper in PAPERS}
+        choose("verdict", word, schema.WORDS)
+    counts = {paper: dict.fromkeys(schema.WORDS, 0) for paper in schema.PAPERS}
     for entry in select(kinds=kinds):
-        counts[entry.paper][words.get(entry.id, NOT_ATTEMPTED)] += 1
+        counts[entry.paper][words.get(entry.id, schema.NOT_ATTEMPTED)] += 1
     return counts
 
 
 @cache
-def _by_id() -> dict[str, Entry]:
+def _by_id() -> dict[str, schema.Entry]:
     return {entry.id: entry for entry in load().entries}
 
 
-def _expand(cells: _CellsFrom, paper: str) -> list[Entry]:
+def _expand(cells: _CellsFrom, paper: str) -> list[schema.Entry]:
     rows = table(cells.file)
     numeric = {*cells.columns, *(column.spread for column in cells.columns.values())}
     entries = []
@@ -194,7 +182,7 @@ def _expand(cells: _CellsFrom, paper: str) -> list[Entry]:
             if not row[name]:
                 continue  # the paper prints a dash
             value = _printed(row[name], row[column.spread] if column.spread else "", cells.unit)
-            part = Rule(
+            part = schema.Rule(
                 says=f"{column.label} {value}",
                 metric=column.metric,
                 where=column.where,
@@ -208,7 +196,7 @@ def _expand(cells: _CellsFrom, paper: str) -> list[Entry]:
             )
             words = {**key, "column": name, "label": column.label}
             entries.append(
-                Entry(
+                schema.Entry(
                     id=cells.id.format(**words),
                     paper=paper,
                     kind="cell",
@@ -221,14 +209,14 @@ def _expand(cells: _CellsFrom, paper: str) -> list[Entry]:
                     audit=column.audit,
                     reason=cells.reason,
                     note=cells.note,
-                    cell=Cell(file=cells.file, row=key, column=name),
+                    cell=schema.Cell(file=cells.file, row=key, column=name),
                 )
             )
     return entries
 
 
-def _printed(number: str, spread: str, unit: str) -> Value:
-    return Value(
+def _printed(number: str, spread: str, unit: str) -> schema.Value:
+    return schema.Value(
         value=float(number),
         unit=unit,
         spread=float(spread) if spread else None,
