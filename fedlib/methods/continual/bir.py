@@ -222,7 +222,7 @@ class BIR(Strategy):
         # The front end is fixed and sees the images as they are, so features are computed once.
         u = embedded(self.net, data)
         y = self.targets(torch.from_numpy(data.labels).to(u.device))
-        optimizer = torch.optim.Adam(self.feedback.parameters(), self.lr)
+        optimizer = torch.optim.Adam(self.feedback.parameters(), self.lr, fused=True)
         order, noise = seeds.torch_generator(seed, "batches", "bir", t), self.context.generator("noise")
         share, names = 1 / (t + 1), ("recon", "variational", "prediction")
         sums = torch.zeros(3)

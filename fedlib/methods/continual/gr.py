@@ -177,8 +177,8 @@ class GR(Strategy):
     def learn(self, data: ImageData, validation: ImageData | None) -> list[dict[str, float]]:
         """Train solver and generator for a fixed number of steps."""
         seed, t = self.place
-        solver = torch.optim.Adam(self.net.parameters(), self.lr)
-        maker = torch.optim.Adam(self.generator.parameters(), self.lr)
+        solver = torch.optim.Adam(self.net.parameters(), self.lr, fused=True)
+        maker = torch.optim.Adam(self.generator.parameters(), self.lr, fused=True)
         stream = endless(data, self.batch_size, lambda k: seeds.torch_generator(seed, "batches", "gr", t, k))
         noise = self.context.generator("noise")
         share = 1 / (t + 1)
