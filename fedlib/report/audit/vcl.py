@@ -1,62 +1,42 @@
-"""What the papers' printed tables say about the papers' own statements; needs no run.
-
-Each audit recomputes one statement from the CSV files of ``register/tables``. A statement counts as contradicted
-only if no fair reading of it agrees with the printed numbers.
-"""
+"""Audits of the tables that the VCL-FPFT paper prints."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-from fedlib.errors import choose
+from fedlib.data.cells.counts import COUNTS
+from fedlib.report.audit.finding import Finding
 from fedlib.report.register import Entry, table
 
 _VCL = "VCL-FPFT"
 _FEDAVG = "FedAvg"  # 50 rounds of communication; every other row of Tables 2, 3 and 5 is one-shot
-_ONE = "vcl_table1_cil_homogeneous.csv"
-_TWO = "vcl_table2_oneshot_dirichlet.csv"
-_THREE = "vcl_table3_oneshot_iid.csv"
-_FOUR = "vcl_table4_cil_heterogeneous.csv"
-_FIVE = "vcl_table5_oneshot_heterogeneous.csv"
-_SIX = "vcl_table6_cl_medmnist4.csv"
-_SEVEN = "vcl_table7_cl_three_tasks.csv"
-_EIGHT = "vcl_table8_taskwise_three_tasks.csv"
-_NDS = "fedcka_table2_nds.csv"
-_SCENES = "fedcka_table1_scenes.csv"
+TABLES = {
+    1: "vcl_table1_cil_homogeneous.csv",
+    2: "vcl_table2_oneshot_dirichlet.csv",
+    3: "vcl_table3_oneshot_iid.csv",
+    4: "vcl_table4_cil_heterogeneous.csv",
+    5: "vcl_table5_oneshot_heterogeneous.csv",
+    6: "vcl_table6_cl_medmnist4.csv",
+    7: "vcl_table7_cl_three_tasks.csv",
+    8: "vcl_table8_taskwise_three_tasks.csv",
+}
+"""Files of the printed tables by the number of the table."""
+_ONE, _TWO, _THREE, _FOUR, _FIVE, _SIX, _SEVEN, _EIGHT = TABLES.values()
 
 # Half a unit of the last printed digit, and room for the rounding of binary fractions.
 _HALF_CENT = 0.005 + 1e-9
 # Tables 7 and 8 are partly quoted from other papers, which may have rounded twice.
 _TWO_CENTS = 0.02 + 1e-9
 
-CONSTANT_SCORE = {
-    "BloodMNIST": 7.13,
-    "DermaMNIST": 66.88,
-    "OCTMNIST": 25.00,
-    "PathMNIST": 5.86,
-    "TissueMNIST": 32.07,
-}
-"""Accuracy, in percent, of predicting one and the same class: shares of a class in the official test sets of
-MedMNIST v2 (Yang et al. 2023), to be checked against the data where they are present. All five numbers recur in
-the rows of several methods in Tables 2, 3 and 5."""
 
+def class_shares(dataset: str) -> tuple[float, ...]:
+    """Return the share of each class in the official test set of a MedMNIST v2 set (Yang et al. 2023), in percent.
 
-@dataclass(frozen=True)
-class Finding:
-    """Outcome of an audit: whether the printed numbers contradict the statement, and what they say."""
-
-    contradicted: bool
-    text: str
-
-
-def run(entry: Entry) -> Finding | None:
-    """Return what the printed tables say about an entry, or None if it has no audit.
-
-    Raises:
-        InputError: the entry names an audit that does not exist.
+    They are the accuracies of predictors that always name the same class, with two decimals, as printed. Empty for
+    sets whose counts are not known here.
     """
-    return None if entry.audit is None else AUDITS[choose("audit", entry.audit, AUDITS)](entry)
+    counts = COUNTS.get(dataset.removesuffix("MNIST").lower(), {}).get("test", ())
+    return tuple(round(100 * count / sum(counts), 2) for count in counts)
 
 
 def _numbers(file: str, column: str, **row: str) -> dict[tuple[str, ...], float]:
@@ -96,10 +76,7 @@ def _best_of_one_shot(file: str, cases: list[tuple[str, str]], allowed: int) -> 
     return Finding(failed, ". ".join(lines) + ".")
 
 
-# --- VCL-FPFT ---------------------------------------------------------------------------------------------------
-
-
-def _vcl_abstract_range(entry: Entry) -> Finding:
+def _abstract_range(entry: Entry) -> Finding:
     low, high, most = (value.value for value in entry.values)
     cells = {
         **{("Table 6", name): v for (name,), v in _numbers(_SIX, "accuracy_mean", method=_VCL).items()},
@@ -118,7 +95,7 @@ def _vcl_abstract_range(entry: Entry) -> Finding:
     )
 
 
-def _vcl_order_of_partitions(entry: Entry) -> Finding:
+def _order_of_partitions(entry: Entry) -> Finding:
     pairs = [("dirichlet_0.3", "dirichlet_0.6"), ("dirichlet_0.6", "IID"), ("dirichlet_0.3", "IID")]
     lines, failed = [], False
     for column, name in (("overall_acc", "overall"), ("avg_acc", "average")):
@@ -135,17 +112,17 @@ def _vcl_order_of_partitions(entry: Entry) -> Finding:
     return Finding(failed, ". ".join(lines) + ".")
 
 
-def _vcl_best_on_blood_and_path(entry: Entry) -> Finding:
+def _best_on_blood_and_path(entry: Entry) -> Finding:
     cases = [case for case in _cases(_TWO) if case[0] in ("BloodMNIST", "PathMNIST")]
     return _best_of_one_shot(_TWO, cases, allowed=1)
 
 
-def _vcl_second_on_oct_and_tissue(entry: Entry) -> Finding:
+def _second_on_oct_and_tissue(entry: Entry) -> Finding:
     cases = [("OCTMNIST", "dirichlet_0.3"), ("TissueMNIST", "dirichlet_0.3")]
     return _best_of_one_shot(_TWO, cases, allowed=2)
 
 
-def _vcl_gains_at_alpha_03(entry: Entry) -> Finding:
+def _gains_at_alpha_03(entry: Entry) -> Finding:
     datasets = [dataset for dataset, partition in _cases(_TWO) if partition == "dirichlet_0.3"]
     weak, several, constant = [], 0, 0
     for dataset in datasets:
@@ -153,7 +130,7 @@ def _vcl_gains_at_alpha_03(entry: Entry) -> Finding:
         lesser = {name: scores[name] for name in ("FedAvg(1)", "DAFL", "DENSE")}
         weak.append(scores[_VCL] - max(lesser.values()))
         several += all(scores[_VCL] > scores[name] for name in ("FedISCA", "E-FedISCA"))
-        constant += sum(value == CONSTANT_SCORE[dataset] for value in lesser.values())
+        constant += sum(value in class_shares(dataset) for value in lesser.values())
     return Finding(
         min(weak) <= 0 or several < 2,
         f"The lead over the best of FedAvg(1), DAFL and DENSE is {min(weak):.2f} to {max(weak):.2f} percentage "
@@ -162,11 +139,11 @@ def _vcl_gains_at_alpha_03(entry: Entry) -> Finding:
     )
 
 
-def _vcl_best_iid(entry: Entry) -> Finding:
+def _best_iid(entry: Entry) -> Finding:
     return _best_of_one_shot(_THREE, [("BloodMNIST", "IID"), ("PathMNIST", "IID")], allowed=1)
 
 
-def _vcl_most_baselines_at_high_resolution(entry: Entry) -> Finding:
+def _most_baselines_at_high_resolution(entry: Entry) -> Finding:
     lines, beaten, total = [], 0, 0
     for dataset in ("RSNA", "DiabeticRetinopathy", "ISIC"):
         scores = _accuracies(_THREE, dataset, "IID")
@@ -178,7 +155,7 @@ def _vcl_most_baselines_at_high_resolution(entry: Entry) -> Finding:
     return Finding(2 * beaten <= total, text)
 
 
-def _vcl_ranks_in_table_2(entry: Entry) -> Finding:
+def _ranks_in_table_2(entry: Entry) -> Finding:
     first, second = (value.value for value in entry.values)
     readings = {"without FedAvg (50 rounds)": (_FEDAVG,), "with it": ()}
     counts = {}
@@ -191,7 +168,7 @@ def _vcl_ranks_in_table_2(entry: Entry) -> Finding:
     )
 
 
-def _vcl_heterogeneous_improves(entry: Entry) -> Finding:
+def _heterogeneous_improves(entry: Entry) -> Finding:
     worse: dict[tuple[str, ...], float] = {}
     for column in ("overall_acc", "avg_acc"):
         plain, mixed = _numbers(_ONE, column), _numbers(_FOUR, column)
@@ -204,7 +181,7 @@ def _vcl_heterogeneous_improves(entry: Entry) -> Finding:
     return Finding(bool(worse), f"{len(worse)} of {total} cells of Table 4 are not above Table 1: {named}.")
 
 
-def _vcl_best_heterogeneous_iid(entry: Entry) -> Finding:
+def _best_heterogeneous_iid(entry: Entry) -> Finding:
     cases = [(dataset, "IID") for dataset in ("BloodMNIST", "DermaMNIST", "TissueMNIST")]
     finding = _best_of_one_shot(_FIVE, cases, allowed=1)
     gaps = []
@@ -214,7 +191,7 @@ def _vcl_best_heterogeneous_iid(entry: Entry) -> Finding:
     return Finding(finding.contradicted, f"{finding.text} Distance to the best: {', '.join(gaps)}.")
 
 
-def _vcl_best_continual_table_6(entry: Entry) -> Finding:
+def _best_continual_table_6(entry: Entry) -> Finding:
     datasets = {dataset for dataset, _ in _numbers(_SIX, "accuracy_mean")}
     leads, spreads = [], []
     for dataset in sorted(datasets):
@@ -230,7 +207,7 @@ def _vcl_best_continual_table_6(entry: Entry) -> Finding:
     )
 
 
-def _vcl_highest_in_table_7(entry: Entry) -> Finding:
+def _highest_in_table_7(entry: Entry) -> Finding:
     lines, failed = [], False
     for dataset in ("OCTMNIST", "PathMNIST"):
         scores = {m: v for (m,), v in _numbers(_SEVEN, "avg_acc", dataset=dataset).items()}
@@ -243,7 +220,7 @@ def _vcl_highest_in_table_7(entry: Entry) -> Finding:
     return Finding(failed, ". ".join(lines) + ".")
 
 
-def _vcl_regularisation_forgets(entry: Entry) -> Finding:
+def _regularisation_forgets(entry: Entry) -> Finding:
     forgetting = {(m, d): v for (d, m), v in _numbers(_SEVEN, "forgetting").items()}
     named = [value for (method, _), value in forgetting.items() if method in ("EWC", "MAS", "LwF")]
     generative = [value for (method, _), value in forgetting.items() if method in ("GR", "BIR")]
@@ -254,7 +231,7 @@ def _vcl_regularisation_forgets(entry: Entry) -> Finding:
     )
 
 
-def _vcl_readme_equals_table_1(entry: Entry) -> Finding:
+def _readme_equals_table_1(entry: Entry) -> Finding:
     printed = _numbers(_ONE, "avg_acc")
     pairs = [(value.value, printed[tuple(value.name.split())]) for value in entry.values]
     equal = sum(ours == theirs for ours, theirs in pairs)
@@ -276,12 +253,12 @@ def _is_task_aware(file: str, name: str) -> Finding:
     )
 
 
-def _vcl_rows_agree_over_tables(entry: Entry) -> Finding:
+def _rows_agree_over_tables(entry: Entry) -> Finding:
     file, source = {"VCL-T2": (_TWO, _ONE), "VCL-T3": (_THREE, _ONE), "VCL-T5": (_FIVE, _FOUR)}[entry.id]
     overall, own = _numbers(source, "overall_acc"), _numbers(file, "accuracy", method=_VCL)
     shared = [case for case in own if case in overall]
     equal = sum(own[case] == overall[case] for case in shared)
-    floor = sum(own[case] < CONSTANT_SCORE[case[0]] for case in shared)
+    floor = sum(own[case] < max(class_shares(case[0])) for case in shared)
     name = {_ONE: "Table 1", _FOUR: "Table 4"}[source]
     return Finding(
         equal < len(shared),
@@ -290,14 +267,14 @@ def _vcl_rows_agree_over_tables(entry: Entry) -> Finding:
     )
 
 
-def _vcl_average_of_tasks(entry: Entry) -> Finding:
+def _average_of_tasks(entry: Entry) -> Finding:
     assert entry.cell is not None
     line = next(row for row in table(entry.cell.file) if entry.cell.row.items() <= row.items())
     tasks = [float(line[f"task{i}"]) for i in range(4) if line[f"task{i}"]]
     return _mean_of(entry.values[0].value, tasks, "the task columns", _HALF_CENT)
 
 
-def _vcl_average_of_table_8(entry: Entry) -> Finding:
+def _average_of_table_8(entry: Entry) -> Finding:
     assert entry.cell is not None
     line = next(row for row in table(_EIGHT) if entry.cell.row.items() <= row.items())
     tasks = [float(line[f"task{i}"]) for i in (1, 2, 3)]
@@ -311,98 +288,25 @@ def _mean_of(printed: float, values: list[float], source: str, tolerance: float)
     )
 
 
-# --- FedCKA, from the numbers in the authors' repository --------------------------------------------------------
-
-
-def _nds(method: str) -> dict[str, float]:
-    line = next(row for row in table(_NDS) if row["method"] == method)
-    return {name: float(text) for name, text in line.items() if name != "method"}
-
-
-_FEDERATED = ("fedavg", "feddyn", "pcgrad", "fedrep", "fedbn", "fedmc", "fedselect")
-
-
-def _fedcka_best_in_table_2(entry: Entry) -> Finding:
-    best = max(_FEDERATED, key=lambda method: _nds(method)["average"])
-    ours, central = _nds("fedcka")["average"], _nds("centralized")["average"]
-    return Finding(
-        ours <= _nds(best)["average"],
-        f"NDS in the authors' repository: FedCKA {ours:.2f}, best other federated method {best} "
-        f"{_nds(best)['average']:.2f}, centralized {central:.2f}.",
-    )
-
-
-def _fedcka_margin_in_table_2(entry: Entry) -> Finding:
-    margin = 100 * (_nds("fedcka")["average"] - max(_nds(method)["average"] for method in _FEDERATED))
-    return Finding(
-        # Both averages are rounded to 0.01, so their difference is known to one percentage point.
-        abs(margin - entry.values[0].value) > 1 + 1e-9,
-        f"The averages in the authors' repository differ by {margin:.0f} percentage points.",
-    )
-
-
-def _fedcka_ranking_in_table_2(entry: Entry) -> Finding:
-    shared = {method: _nds(method)["average"] for method in ("fedavg", "feddyn", "pcgrad")}
-    static = {method: _nds(method)["average"] for method in ("fedbn", "fedrep")}
-    selecting = {method: _nds(method)["average"] for method in ("fedselect", "fedmc")}
-    comparable = min(shared.values()) <= min(static.values()) and max(static.values()) <= max(shared.values())
-    best = min(selecting.values()) > max({**shared, **static}.values())
-    words = ", ".join(f"{name} {value:.2f}" for name, value in {**shared, **static, **selecting}.items())
-    return Finding(not (comparable and best), f"NDS in the authors' repository: {words}.")
-
-
-def _fedcka_all_clients_improve(entry: Entry) -> Finding:
-    alone = _nds("own_domain")
-    better = {
-        method: sum(_nds(method)[domain] > alone[domain] for domain in "ABCDE")
-        for method in (*_FEDERATED, "fedcka")
-    }
-    words = ", ".join(f"{method} {count}" for method, count in better.items())
-    return Finding(
-        better["fedcka"] < 5 or max(better[method] for method in _FEDERATED) == 5,
-        f"Domains above own-domain training, of 5, in the authors' repository: {words}.",
-    )
-
-
-def _fedcka_averages_in_table_2(entry: Entry) -> Finding:
-    weights = {row["domain"]: int(row["val_scenes"]) for row in table(_SCENES)}
-    gaps = {}
-    for row in table(_NDS):
-        mean = sum(float(row[d]) * weight for d, weight in weights.items()) / sum(weights.values())
-        gaps[row["method"]] = abs(mean - float(row["average"]))
-    # Each entry is rounded to 0.01: half of that for the average and half for the mean of the domains.
-    wrong = sum(gap > 0.01 for gap in gaps.values())
-    return Finding(
-        wrong > 0,
-        f"{len(gaps) - wrong} of {len(gaps)} averages in the authors' repository equal the mean over domains "
-        f"weighted by validation scenes (largest gap {max(gaps.values()):.3f}).",
-    )
-
-
 AUDITS: dict[str, Callable[[Entry], Finding]] = {
-    "vcl_abstract_range": _vcl_abstract_range,
-    "vcl_order_of_partitions": _vcl_order_of_partitions,
-    "vcl_best_on_blood_and_path": _vcl_best_on_blood_and_path,
-    "vcl_second_on_oct_and_tissue": _vcl_second_on_oct_and_tissue,
-    "vcl_gains_at_alpha_03": _vcl_gains_at_alpha_03,
-    "vcl_best_iid": _vcl_best_iid,
-    "vcl_most_baselines_at_high_resolution": _vcl_most_baselines_at_high_resolution,
-    "vcl_ranks_in_table_2": _vcl_ranks_in_table_2,
-    "vcl_heterogeneous_improves": _vcl_heterogeneous_improves,
-    "vcl_best_heterogeneous_iid": _vcl_best_heterogeneous_iid,
-    "vcl_best_continual_table_6": _vcl_best_continual_table_6,
-    "vcl_highest_in_table_7": _vcl_highest_in_table_7,
-    "vcl_regularisation_forgets": _vcl_regularisation_forgets,
-    "vcl_readme_equals_table_1": _vcl_readme_equals_table_1,
+    "vcl_abstract_range": _abstract_range,
+    "vcl_order_of_partitions": _order_of_partitions,
+    "vcl_best_on_blood_and_path": _best_on_blood_and_path,
+    "vcl_second_on_oct_and_tissue": _second_on_oct_and_tissue,
+    "vcl_gains_at_alpha_03": _gains_at_alpha_03,
+    "vcl_best_iid": _best_iid,
+    "vcl_most_baselines_at_high_resolution": _most_baselines_at_high_resolution,
+    "vcl_ranks_in_table_2": _ranks_in_table_2,
+    "vcl_heterogeneous_improves": _heterogeneous_improves,
+    "vcl_best_heterogeneous_iid": _best_heterogeneous_iid,
+    "vcl_best_continual_table_6": _best_continual_table_6,
+    "vcl_highest_in_table_7": _highest_in_table_7,
+    "vcl_regularisation_forgets": _regularisation_forgets,
+    "vcl_readme_equals_table_1": _readme_equals_table_1,
     "vcl_table_1_is_task_aware": lambda entry: _is_task_aware(_ONE, "Table 1"),
     "vcl_table_4_is_task_aware": lambda entry: _is_task_aware(_FOUR, "Table 4"),
-    "vcl_rows_agree_over_tables": _vcl_rows_agree_over_tables,
-    "vcl_average_of_tasks": _vcl_average_of_tasks,
-    "vcl_average_of_table_8": _vcl_average_of_table_8,
-    "fedcka_best_in_table_2": _fedcka_best_in_table_2,
-    "fedcka_margin_in_table_2": _fedcka_margin_in_table_2,
-    "fedcka_ranking_in_table_2": _fedcka_ranking_in_table_2,
-    "fedcka_all_clients_improve": _fedcka_all_clients_improve,
-    "fedcka_averages_in_table_2": _fedcka_averages_in_table_2,
+    "vcl_rows_agree_over_tables": _rows_agree_over_tables,
+    "vcl_average_of_tasks": _average_of_tasks,
+    "vcl_average_of_table_8": _average_of_table_8,
 }
-"""The audits by the name that register entries use."""
+"""The audits of this paper by the name that register entries use."""
