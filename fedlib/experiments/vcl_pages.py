@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedlib.errors import choose
 from fedlib.experiments.settings import VCLSettings
 from fedlib.experiments.study import Study
 from fedlib.experiments.vcl import Row
@@ -15,32 +16,68 @@ from fedlib.methods.vcl.presets import PRESETS
 PRESET_ROWS: dict[str, Row] = {"vcl": ("paper", {}), "vcl_code": ("code", {})}
 """The method as the paper describes it and as its code has it."""
 
-AS_PAPER = "as the paper"
-ABLATIONS: dict[str, Row] = {
-    AS_PAPER: ("paper", {}),
-    "no distillation": ("paper", {"kd_weight": 0.0}),
-    "five times the distillation": ("paper", {"kd_weight": 1.0}),
-    "replay for distillation only": ("paper", {"replay_ce": False}),
-    "no replay": ("paper", {"replay_per_class": 0}),
-    "one matched Gaussian": ("paper", {"aggregation": "matched"}),
-    "averaged parameters": ("paper", {"aggregation": "averaged"}),
-    "moments of the features": ("paper", {"source": "moments"}),
-    "no shared space": ("paper", {"shared_space": "local"}),
-    "frozen encoder, moments": (
+LABELS = {
+    "vcl": "VCL-FPFT (paper)",
+    "vcl_joint": "VCL-FPFT (paper), one head at once",
+    "vcl_code": "VCL-FPFT (code)",
+    "fbpft_vi": "FBPFT-VI",
+    "fedavg": "FedAvg, many rounds",
+    "fedavg1": "FedAvg(1)",
+    "dafl": "DAFL",
+    "dense": "DENSE",
+    "fedisca": "FedISCA",
+    "e_fedisca": "E-FedISCA (from its abstract)",
+    "local_only": "clients alone, mean",
+    "logit_ensemble": "ensemble of the clients",
+    "fedpft": "FedPFT, frozen encoder",
+    "frozen_ncm": "class means, frozen encoder",
+    "frozen_lda": "LDA, frozen encoder",
+}
+"""Names of the methods in tables and figures, in their order."""
+
+SPACES: dict[str, Row] = {
+    "anchors": ("paper", {}),
+    "mean encoder": ("paper", {"shared_space": "avg"}),
+    "none": ("paper", {"shared_space": "local"}),
+    "frozen random encoder": (
         "paper",
         {"objective": "ce", "shared_space": "frozen", "source": "moments"},
     ),
 }
-"""One change to the paper's method each."""
+"""Ways to make the clients' features comparable; clients of the last train nothing and send moments."""
 
-_CONDITIONS: dict[str, dict[str, Any]] = {
-    AS_PAPER: {"replay": True, "kd_weight": 0.2, "aggregation": "mixture"},
-    "no distillation": {"replay": True, "kd_weight": 0.0, "aggregation": "mixture"},
-    "five times the distillation": {"replay": True, "kd_weight": 1.0, "aggregation": "mixture"},
-    "no replay": {"replay": False, "kd_weight": 0.2, "aggregation": "mixture"},
-    "one matched Gaussian": {"replay": True, "kd_weight": 0.2, "aggregation": "single"},
-    "averaged parameters": {"replay": True, "kd_weight": 0.2, "aggregation": "averaged"},
+CHANGES: dict[str, dict[str, Any]] = {
+    "as the paper": {},
+    "no distillation": {"kd_weight": 0.0},
+    "five times the distillation": {"kd_weight": 1.0},
+    "replay for distillation only": {"replay_ce": False},
+    "no replay": {"replay_per_class": 0},
+    "one matched Gaussian": {"aggregation": "matched"},
+    "averaged parameters": {"aggregation": "averaged"},
+    "moments of the features": {"source": "moments"},
 }
+"""One change to the method each."""
+
+_PLAIN: dict[str, Any] = {"replay": True, "kd_weight": 0.2, "aggregation": "mixture"}
+_CONDITIONS: dict[str, dict[str, Any]] = {
+    "as the paper": {},
+    "no distillation": {"kd_weight": 0.0},
+    "five times the distillation": {"kd_weight": 1.0},
+    "no replay": {"replay": False},
+    "one matched Gaussian": {"aggregation": "single"},
+    "averaged parameters": {"aggregation": "averaged"},
+}
+
+
+def ablations(space: str) -> dict[str, Row]:
+    """Return the rows of ``CHANGES`` in one of ``SPACES``.
+
+    Raises:
+        InputError: unknown space.
+    """
+    base, fixed = SPACES[choose("space", space, SPACES)]
+    return {name: (base, dict(fixed) | change) for name, change in CHANGES.items()}
+
 
 _STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("moments for proxies (3)", ("source",)),
@@ -71,15 +108,20 @@ def ladder(settings: VCLSettings) -> dict[str, Row]:
     return found
 
 
-def conditions(study: Study) -> pd.DataFrame:
-    """Return the class-incremental results of the ablations with columns replay, kd_weight and aggregation.
+def conditions(by_space: Mapping[str, Study]) -> pd.DataFrame:
+    """Return class-incremental results of ``ablations`` with columns space, replay, kd_weight and aggregation.
 
     Rows that change anything else are left out.
+
+    Args:
+        by_space: the studies by name of the space.
     """
-    frame = _class_incremental(study)
-    parts = [
-        frame[frame["row"] == row].assign(**labels).drop(columns="row") for row, labels in _CONDITIONS.items()
-    ]
+    parts = []
+    for space, study in by_space.items():
+        frame = _class_incremental(study)
+        for row, change in _CONDITIONS.items():
+            own = frame[frame["row"] == row].drop(columns="row")
+            parts.append(own.assign(space=space, **(_PLAIN | change)))
     return pd.concat(parts, ignore_index=True)
 
 

@@ -1,0 +1,138 @@
+"""Figures of the pages on VCL-FPFT: rows side by side, accuracy against bytes, features in two dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import seaborn as sns
+import torch
+from matplotlib.figure import Figure
+from sklearn.decomposition import PCA
+
+from fedlib.report.figures import PALETTE, WIDTH, style
+
+_MARKERS = "osD^vP*X<>hdp8"
+
+
+def side_by_side(
+    frame: pd.DataFrame, panels: Mapping[str, str], *, by: str, order: Sequence[str], title: str
+) -> Figure:
+    """Draw horizontal bars, one panel for each metric and one row for each value of ``by``; mean and deviation.
+
+    Args:
+        frame: tidy rows with seed, metric, value and ``by``; repeated rows of a seed are averaged.
+        panels: label of the horizontal axis by metric.
+        by: column of the rows.
+        order: its values from top to bottom, those that occur.
+        title: what the figure says.
+    """
+    names = [name for name in order if name in set(frame[by])]
+    seeds = frame.groupby([by, "metric", "seed"])["value"].mean().groupby([by, "metric"]).agg(["mean", "std"])
+    with style():
+        figure, axes = plt.subplots(
+            1, len(panels), figsize=(WIDTH, 0.33 * len(names) + 1.3), sharey=True, squeeze=False,
+            layout="constrained",
+        )  # fmt: skip
+        colours = sns.color_palette(PALETTE, len(panels))
+        for axis, (metric, label), colour in zip(axes[0], panels.items(), colours, strict=True):
+            rows = seeds.xs(metric, level="metric").reindex(names)
+            axis.barh(names, rows["mean"], xerr=rows["std"].fillna(0), color=colour, capsize=3, height=0.65)
+            for place, value in enumerate(rows["mean"]):
+                if np.isfinite(value):
+                    inside = {"xy": (0.02, place), "xycoords": ("axes fraction", "data")}
+                    axis.annotate(
+                        f"{value:.1f}", **inside, va="center", fontsize=8,
+                        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85},
+                    )  # fmt: skip
+            axis.set_xlabel(label)
+            axis.grid(visible=False, axis="y")
+        axes[0][0].invert_yaxis()
+        figure.suptitle(title, fontsize=12)
+    return figure
+
+
+def against_bytes(
+    frame: pd.DataFrame,
+    *,
+    names: Mapping[str, str],
+    title: str,
+    ylabel: str,
+    metric: str = "overall_accuracy",
+) -> Figure:
+    """Draw accuracy over the upload of a client (logarithmic), one panel for each partition.
+
+    Args:
+        frame: tidy rows with seed, partition, method, metric (``metric`` and uplink_bytes) and value.
+        names: of the methods in the legend; methods that send nothing are left out.
+        title: what the figure says.
+        ylabel: what ``metric`` is, with its unit.
+        metric: of the vertical axis.
+    """
+    table = frame[frame["metric"].isin([metric, "uplink_bytes"])]
+    table = table.groupby(["partition", "method", "metric"])["value"].mean().unstack()
+    deviation = frame[frame["metric"] == metric].groupby(["partition", "method"])["value"].std().fillna(0)
+    splits = list(dict.fromkeys(frame["partition"]))
+    colours = sns.color_palette("husl", len(names))
+    with style():
+        figure, axes = plt.subplots(
+            1, len(splits), figsize=(WIDTH, 3.9), sharey=True, squeeze=False, layout="constrained"
+        )
+        for axis, split in zip(axes[0], splits, strict=True):
+            for place, (method, label) in enumerate(names.items()):
+                if (split, method) not in table.index or not table.loc[(split, method), "uplink_bytes"] > 0:
+                    continue
+                row = table.loc[(split, method)]
+                axis.errorbar(
+                    row["uplink_bytes"] / 1e3, row[metric], yerr=deviation[(split, method)],
+                    marker=_MARKERS[place % len(_MARKERS)], color=colours[place], linestyle="none", label=label,
+                    markeredgecolor="black", markeredgewidth=0.5, markersize=7,
+                )  # fmt: skip
+            axis.set(xscale="log", xlabel="upload of a client, kB", title=split)
+        axes[0][0].set_ylabel(ylabel)
+        handles, labels = axes[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+        figure.suptitle(title, fontsize=12)
+    return figure
+
+
+def in_two_dimensions(
+    features: Mapping[str, tuple[torch.Tensor, torch.Tensor]],
+    *,
+    class_names: Sequence[str],
+    title: str,
+    base: str | None = None,
+) -> Figure:
+    """Draw sets of features in the plane of the first two principal components of one of them.
+
+    Args:
+        features: by the title of the panel: vectors (N, d) and classes (N,).
+        class_names: of the classes, by label.
+        title: what the figure says.
+        base: the set that gives the plane; None takes the first.
+    """
+    first = features[base or next(iter(features))][0]
+    plane = PCA(2, svd_solver="full").fit(first.double().numpy())
+    colours = sns.color_palette("husl", len(class_names))
+    with style(**{"axes.grid": False}):
+        figure, axes = plt.subplots(
+            1, len(features), figsize=(WIDTH, 3.3), sharex=True, sharey=True, squeeze=False,
+            layout="constrained",
+        )  # fmt: skip
+        for axis, (name, (vectors, labels)) in zip(axes[0], features.items(), strict=True):
+            points = plane.transform(vectors.double().numpy())
+            for label, text in enumerate(class_names):
+                own = points[labels.numpy() == label]
+                if not len(own):
+                    continue
+                axis.scatter(*own.T, s=6, color=colours[label], alpha=0.6, linewidth=0)
+                axis.annotate(
+                    text, own.mean(0), fontsize=9, ha="center", va="center",
+                    bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "alpha": 0.8, "linewidth": 0},
+                )  # fmt: skip
+            axis.set(title=name, xlabel="first component")
+        axes[0][0].set_ylabel("second component")
+        figure.suptitle(title, fontsize=12)
+    return figure
