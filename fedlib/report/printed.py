@@ -6,8 +6,6 @@ points. What follows for single claims is decided in :mod:`fedlib.report.audit`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -17,7 +15,7 @@ from matplotlib.figure import Figure
 from fedlib.report import audit
 from fedlib.report.audit.vcl import TABLES
 from fedlib.report.figures import PALETTE, WIDTH, style
-from fedlib.report.register import lookup, table
+from fedlib.report.register import select, table
 
 OURS = "VCL-FPFT"
 MANY_ROUNDS = "FedAvg"  # 50 rounds; every other row of Tables 2, 3 and 5 is one-shot
@@ -159,21 +157,18 @@ def single_round_fedavg() -> pd.DataFrame:
     return frame.assign(same=frame["dirichlet_0.6"] == frame["dirichlet_0.3"])
 
 
-def statements(ids: Sequence[str]) -> pd.DataFrame:
-    """Return what the printed numbers say about register entries: id, statement, finding, contradicted.
+def statements() -> pd.DataFrame:
+    """Return what the printed tables say about each claim and table of the paper that they can be asked about.
 
-    Raises:
-        InputError: an unknown entry, or one without an audit.
+    Columns: entry (index), what the paper says, what its tables say, outcome (contradicted, not contradicted).
     """
     found = []
-    for name in ids:
-        entry = lookup(name)
-        result = audit.found(entry)
-        word = "contradicted" if result.contradicted else "not contradicted"
-        found.append({
-            "entry": name, "the paper says": entry.statement, "its tables say": result.text, "outcome": word,
-        })  # fmt: skip
-    return pd.DataFrame(found).set_index("entry")
+    for entry in select("vcl", ["claim", "table"]):
+        if result := audit.run(entry):
+            word = "contradicted" if result.contradicted else "not contradicted"
+            found.append((entry.id, entry.statement, result.text, word))
+    columns = ["entry", "the paper says", "its tables say", "outcome"]
+    return pd.DataFrame(found, columns=columns).set_index("entry")
 
 
 def overall_and_tasks(number: int) -> Figure:

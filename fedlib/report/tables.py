@@ -52,6 +52,7 @@ def show(
     *,
     order: Sequence[object] | None = None,
     names: Mapping[str, str] | None = None,
+    digits: int | None = None,
 ) -> Styler:
     """Return a table for display: caption above, text left, numbers right.
 
@@ -60,13 +61,15 @@ def show(
         caption: what to see, with data set, profile and number of seeds.
         order: index values in the order wanted, those that occur; None keeps the order.
         names: new names for columns, the index's name included.
+        digits: decimals of fractional numbers; None leaves them as pandas shows them.
     """
     if order is not None:
         table = table.reindex([value for value in order if value in table.index])
     flat = table.rename_axis(columns=None).reset_index().rename(columns=dict(names or {}))
     text = [column for column in flat if not _looks_like_numbers(flat[column])]
     return (
-        flat.style.hide(axis="index")
+        flat.style.format(precision=digits)
+        .hide(axis="index")
         .set_caption(caption)
         .set_uuid("t")
         .set_properties(**{"text-align": "right"})

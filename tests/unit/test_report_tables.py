@@ -141,3 +141,10 @@ def test_figures_have_title_labels_legend_and_an_opaque_background(results: pd.D
     assert len(styles) == 2, "lines differ in more than colour"
     assert drawn[1].axes[0].get_ylabel() == "loss"
     plt.close("all")
+
+
+def test_digits_round_fractions_and_leave_whole_numbers() -> None:
+    frame = pd.DataFrame({"share": [0.123456], "count": [7]}, index=pd.Index(["a"], name="row"))
+    text = report.show(frame, "Shares.", digits=2).to_html()
+    assert ">0.12<" in text
+    assert ">7<" in text

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedlib.errors import InputError, choose
+from fedlib.errors import choose
 from fedlib.report.audit import fedcka, vcl
 from fedlib.report.audit.finding import Finding
 from fedlib.report.audit.vcl import class_shares
 from fedlib.report.register import Entry
 
-__all__ = ["AUDITS", "Finding", "class_shares", "found", "run"]
+__all__ = ["AUDITS", "Finding", "class_shares", "run"]
 
 
 def run(entry: Entry) -> Finding | None:
@@ -24,18 +24,6 @@ def run(entry: Entry) -> Finding | None:
         InputError: the entry names an audit that does not exist.
     """
     return None if entry.audit is None else AUDITS[choose("audit", entry.audit, AUDITS)](entry)
-
-
-def found(entry: Entry) -> Finding:
-    """Return what the printed tables say about an entry that has an audit.
-
-    Raises:
-        InputError: the entry has none, or names one that does not exist.
-    """
-    finding = run(entry)
-    if finding is None:
-        raise InputError(f"{entry.id} has no audit of printed tables")
-    return finding
 
 
 AUDITS: dict[str, Callable[[Entry], Finding]] = vcl.AUDITS | fedcka.AUDITS
