@@ -68,10 +68,10 @@ def grown(basis: Tensor, r: Tensor, threshold: float) -> Tensor:
 class GPM(Strategy):
     """Gradients lose their part in the span of earlier inputs: G <- G - (G B) B^T.
 
-    From the second task on biases and the affine parameters of norms stay as they are (but for the biases of new
-    rows of the head), and so do the head's earlier rows. Each linear map then keeps its outputs for earlier inputs;
-    the running statistics of BatchNorm, which the authors' networks do without, still follow the new task. Momentum
-    and weight decay would leave the allowed directions, so training uses neither.
+    From the second task on biases and the affine parameters of norms stay as they are (but for the biases of
+    new rows of the head), and so do the head's earlier rows. Each linear map then keeps its outputs for earlier
+    inputs; the running statistics of BatchNorm, which the authors' networks do without, still follow the new task.
+    Momentum and weight decay would leave the allowed directions, so training uses neither.
 
     Attributes:
         threshold: eps of the first task.
