@@ -33,14 +33,21 @@ def list_runs() -> None:
     store, out = Store(), console.console()
     runs = store.list()
     settings = ("dataset", "model", "rounds", "seed")
+    sizes = [run.size / 2**20 for run in runs]
     rows = [
-        (run.key, run.name, *(run.config.get(name, "") for name in settings), f"{run.seconds:.1f}")
-        for run in runs
+        (
+            run.key,
+            run.name,
+            *(run.config.get(name, "") for name in settings),
+            f"{run.seconds:.1f}",
+            f"{size:.1f}",
+        )
+        for run, size in zip(runs, sizes, strict=True)
     ]
     if rows:
-        out.print(console.table(("key", "experiment", *settings, "seconds"), rows))
+        out.print(console.table(("key", "experiment", *settings, "seconds", "MiB"), rows))
     unfinished = sum(1 for _ in store.unfinished())
-    console.say(out, f"{len(runs)} runs and {unfinished} unfinished in {store.root}")
+    console.say(out, f"{len(runs)} runs, {sum(sizes):,.0f} MiB, and {unfinished} unfinished in {store.root}")
 
 
 @app.command()
@@ -61,15 +68,11 @@ def show(key: Key) -> None:
 @app.command()
 def why(key: Key) -> None:
     """Say whether a stored run would be used today or computed again, and why."""
-    import json
-
     from fedlib.cli import console
-    from fedlib.runs import RunSpec, Store
+    from fedlib.runs import Store
 
     run = _find(key)
-    stored = json.loads((run.path / "key.json").read_text(encoding="utf-8"))
-    spec = RunSpec(stored["name"], stored["config"], stored["data"], tuple(stored["code"]))
-    console.say(console.console(), f"{run.name} {run.key}: {Store().why(spec)}")
+    console.say(console.console(), f"{run.name} {run.key}: {Store().why(Store().spec_of(run))}")
 
 
 @app.command()
@@ -81,6 +84,24 @@ def remove(keys: Annotated[list[str], typer.Argument(help="Keys of runs, or thei
     store, out = Store(), console.console()
     for key in keys:
         console.say(out, f"removed {store.remove(key)}")
+
+
+@app.command()
+def prune(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
+) -> None:
+    """Remove the runs that today's code cannot use: the code or the versions of torch and numpy changed since."""
+    from fedlib.cli import console
+    from fedlib.runs import Store
+
+    store, out = Store(), console.console()
+    runs = store.outdated()
+    size = sum(run.size for run in runs) / 2**20
+    for run in runs:
+        console.say(out, f"{'would remove' if dry_run else 'removed'} {run.name} {run.key}")
+        if not dry_run:
+            store.remove(run.key)
+    console.say(out, f"{len(runs)} runs, {size:,.0f} MiB")
 
 
 def _find(key: str) -> Run:

@@ -123,6 +123,11 @@ class Run:
     seconds: float = 0.0
     reused: bool = True
 
+    @property
+    def size(self) -> int:
+        """Bytes that its files take."""
+        return sum(path.stat().st_size for path in self.path.rglob("*") if path.is_file())
+
     @cached_property
     def metrics(self) -> DataFrame:
         """The run's tidy table: condition columns, ``metric`` and ``value``, one measured number a row."""
@@ -242,6 +247,21 @@ class Store:
             except DamagedRun as damage:
                 log.warning("%s %s: %s", path.parent.name, path.name, damage)
         return tuple(runs)
+
+    def spec_of(self, run: Run) -> RunSpec:
+        """Return what the run would be asked for with today's code and versions; its key is the run's own if
+        nothing changed."""
+        stored = json.loads((run.path / "key.json").read_text(encoding="utf-8"))
+        return RunSpec(stored["name"], stored["config"], stored["data"], tuple(stored["code"]))
+
+    def outdated(self) -> tuple[Run, ...]:
+        """Return the finished runs that today's code cannot use: code or versions changed since."""
+        found = []
+        for run in self.list():
+            with contextlib.suppress(*_UNREADABLE):
+                if self.spec_of(run).key != run.key:
+                    found.append(run)
+        return tuple(found)
 
     def show(self, key: str) -> Run:
         """Return the run whose key starts with ``key``, checked.

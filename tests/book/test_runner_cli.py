@@ -47,7 +47,7 @@ def test_runs_are_listed_shown_explained_and_removed(stored):
     assert "smoke" in shown
     assert "nothing to compute" in _invoke("runs", "why", stored.key).output
     assert _invoke("runs", "remove", stored.key).exit_code == 0
-    assert "0 runs and 0 unfinished" in _invoke("runs", "list").output
+    assert "0 runs, 0 MiB, and 0 unfinished" in _invoke("runs", "list").output
 
 
 def test_why_names_the_code_that_changed(stored, monkeypatch):
@@ -56,6 +56,18 @@ def test_why_names_the_code_that_changed(stored, monkeypatch):
     real = code.module_hashes
     monkeypatch.setattr(code, "module_hashes", lambda *a, **k: real(*a, **k) | {"fedlib.errors": "changed"})
     assert "code of fedlib.errors" in _invoke("runs", "why", stored.key).output
+
+
+def test_only_runs_that_today_s_code_cannot_use_are_pruned(stored, monkeypatch):
+    from fedlib.runs import code
+
+    assert _invoke("runs", "prune").output == "0 runs, 0 MiB\n"
+    real = code.module_hashes
+    monkeypatch.setattr(code, "module_hashes", lambda *a, **k: real(*a, **k) | {"fedlib.errors": "changed"})
+    assert f"would remove test.experiment {stored.key}" in _invoke("runs", "prune", "--dry-run").output
+    assert stored.path.exists()
+    assert f"removed test.experiment {stored.key}" in _invoke("runs", "prune").output
+    assert not stored.path.exists()
 
 
 def test_damaged_run_is_reported_not_read(stored):
