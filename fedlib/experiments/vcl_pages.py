@@ -10,7 +10,8 @@ import pandas as pd
 from fedlib.errors import choose
 from fedlib.experiments.settings import VCLSettings
 from fedlib.experiments.study import Study
-from fedlib.experiments.vcl import Row
+from fedlib.experiments.vcl import NO_TASK, Row
+from fedlib.federation.ledger import Ledger
 from fedlib.methods.vcl.presets import PRESETS
 
 PRESET_ROWS: dict[str, Row] = {"vcl": ("paper", {}), "vcl_code": ("code", {})}
@@ -149,3 +150,29 @@ def _class_incremental(study: Study) -> pd.DataFrame:
     frame = study.metrics
     kept = frame[(frame["stage"] == "tasks") & (frame["scope"] == "cil") & (frame["task"] < 0)]
     return kept.drop(columns=["stage", "after", "task"])
+
+
+def messages(ledgers: Mapping[str, Ledger], largest: int, seed: int) -> pd.DataFrame:
+    """Return what the clients sent, as tidy rows with seed, preset, client, metric and value.
+
+    Metrics: uplinks_per_client; and per_sample_tensors_sent (client -1), the tensors in all messages to the
+    server, encoders left out, that are no vectors of class parameters, because they have more than one dimension
+    or are longer than ``largest``.
+
+    Args:
+        ledgers: by preset.
+        largest: the longest dimension of a message of class distributions, d(d + 1)/2.
+        seed: of the runs.
+    """
+    found: list[tuple[int, str, int, str, float]] = []
+    for name, ledger in ledgers.items():
+        found += [(seed, name, k, "uplinks_per_client", n) for k, n in ledger.uplinks().items()]
+        shapes = [
+            shape
+            for message in ledger.messages
+            if message.direction == "up" and message.kind != "encoder"
+            for shape in message.shapes.values()
+        ]
+        single = sum(len(shape) > 1 or max(shape, default=0) > largest for shape in shapes)
+        found.append((seed, name, NO_TASK, "per_sample_tensors_sent", float(single)))
+    return pd.DataFrame(found, columns=["seed", "preset", "client", "metric", "value"])

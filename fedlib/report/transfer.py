@@ -127,10 +127,9 @@ def in_two_dimensions(
                 own = points[labels.numpy() == label]
                 if not len(own):
                     continue
-                axis.scatter(*own.T, s=6, color=colours[label], alpha=0.6, linewidth=0)
+                axis.scatter(*own.T, s=8, color=colours[label], alpha=0.7, linewidth=0)
                 axis.annotate(
-                    text, own.mean(0), fontsize=9, ha="center", va="center",
-                    bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "alpha": 0.8, "linewidth": 0},
+                    text, own.mean(0), xytext=(0, 7), textcoords="offset points", fontsize=9, ha="center",
                 )  # fmt: skip
             axis.set(title=name, xlabel="first component")
         axes[0][0].set_ylabel("second component")
