@@ -4,8 +4,8 @@
 backbones;
 ``over_tasks``, ``over_backbones``, ``over_regimes`` and ``reserve_or_train`` repeat it under other conditions,
 ``several_departures`` lets several vehicles leave.
-``headline``, ``averaged``, ``error_and_f1``, ``gain_and_ratio`` and ``demands`` make the tables that figures and
-verdicts take. ``timing``, ``server_scaling`` and ``drift_bench`` need no trajectory of their own.
+``headline``, ``averaged``, ``error_and_f1``, ``gain_and_ratio``, ``demands`` and ``constant_answers`` make the tables
+that figures and verdicts take. ``timing``, ``server_scaling`` and ``drift_bench`` need no trajectory of their own.
 """
 
 from fedlib.experiments.mpt_departures import several_departures
@@ -20,6 +20,7 @@ from fedlib.experiments.mpt_pages import (
     reserve_or_train,
 )
 from fedlib.experiments.mpt_preliminary import preliminary
+from fedlib.experiments.mpt_scenario import constant_answers
 from fedlib.experiments.mpt_seconds import server_scaling, timing
 from fedlib.experiments.mpt_tracking import ABLATION, HEADLINE, averaged, headline, tracking
 from fedlib.methods.mpt.trackers import METHODS
@@ -29,6 +30,7 @@ __all__ = [
     "HEADLINE",
     "METHODS",
     "averaged",
+    "constant_answers",
     "demands",
     "drift_bench",
     "error_and_f1",

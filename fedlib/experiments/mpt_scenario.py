@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fedlib import data, seeds
 from fedlib.data import ImageSet, Partition
@@ -170,3 +171,19 @@ def scores(labels: np.ndarray, predicted: np.ndarray, rare: int, num_classes: in
         "accuracy": float(hit.sum() / len(labels)),
         "macro_f1": float(f1[(true + said) > 0].mean()),
     }
+
+
+def constant_answers(settings: MPTSettings) -> pd.DataFrame:
+    """Return what readouts that always give the same answer reach on the test set of each task.
+
+    Rows: tasks; columns: ``accuracy`` of the largest class, ``rare_f1`` of the rare class (recall 1, and its
+    share p as precision: 2 p / (1 + p)), the mean over rare classes.
+    """
+    rows = {}
+    for task in settings.tasks:
+        own = settings.for_task(task)
+        bench = bench_of(own)
+        shares = np.bincount(bench.part("test").labels, minlength=bench.num_classes) / len(bench.part("test"))
+        rare = np.array([shares[label_of(bench, name)] for name in own.rare_classes])
+        rows[task] = {"accuracy": float(shares.max()), "rare_f1": float((2 * rare / (1 + rare)).mean())}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("task")

@@ -120,10 +120,11 @@ def cells_of(
     for name in dict.fromkeys(methods):
         groups.setdefault(training or entry(name).training, []).append(name)
     bench = bench_of(settings)
-    return [
+    found = departures(bench, settings)
+    return [  # one training after the other: two of one departure, side by side, would wait for the rounds they share
         Cell(settings, departure, chosen, tuple(names), dict(label or {}))
-        for departure in departures(bench, settings)
         for chosen, names in groups.items()
+        for departure in found
     ]
 
 
@@ -183,13 +184,13 @@ def tracker_options(settings: MPTSettings) -> TrackerOptions:
 
 @dataclass
 class Clock:
-    """Seconds by (method, side); side is ``client`` (all vehicles together) or ``server``."""
+    """Processor seconds by (method, side); side is ``client`` (all vehicles together) or ``server``."""
 
     seconds: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def add(self, method: str, side: str, start: float) -> None:
         """Add the time since ``start``."""
-        self.seconds[method, side] = self.seconds.get((method, side), 0.0) + time.perf_counter() - start
+        self.seconds[method, side] = self.seconds.get((method, side), 0.0) + time.process_time() - start
 
 
 class Replay:
@@ -258,7 +259,7 @@ class Replay:
             if until is not None and number > until:
                 return
             self.model.load_state_dict(self.trajectory.weights(number))
-            start = time.perf_counter()
+            start = time.process_time()
             z = self._embed(train)
             self.clock.add("all", "embed", start)
             gone = self.leaves and number > last
@@ -270,12 +271,12 @@ class Replay:
                 if isinstance(tracker, Oracle):
                     tracker.prototype = oracle
                 if gone:
-                    start = time.perf_counter()
+                    start = time.process_time()
                     own = self._server(number, vehicles, tracker.sends_scatter) if self.timed else server
                     received = tracker.downlink(own)
                     self.clock.add(name, "server", start)
                     sent[name] = self._sent(tracker, name, received, vehicles, kept)
-                    start = time.perf_counter()
+                    start = time.process_time()
                     outcomes[name] = tracker.follow(own, sent[name])
                     self.clock.add(name, "server", start)
                 else:
@@ -325,14 +326,14 @@ class Replay:
                     torch.bincount(y, minlength=self.bench.num_classes)[y] >= self.settings.min_count
                 ]
                 y = self.labels[indices]
-            start = time.perf_counter()
+            start = time.process_time()
             moments = ClassMoments(
                 self.bench.num_classes, z.shape[1], leave_out=(self.departure.rare_class,) if staying else ()
             )
             moments.update(z[indices], y)
             self.clock.add("all", "moments", start)
             if self.timed:
-                start = time.perf_counter()
+                start = time.process_time()
                 ClassMoments(self.bench.num_classes, z.shape[1], scatter=False).update(z[indices], y)
                 self.clock.add("all", "means", start)
             old = None if before is None else before[indices]
@@ -364,7 +365,7 @@ class Replay:
         vehicles: Sequence[Vehicle],
         kept: Mapping[tuple[str, int], State],
     ) -> list[State]:
-        start = time.perf_counter()
+        start = time.process_time()
         sent = [tracker.uplink(vehicle, received, kept.get((name, vehicle.id), {})) for vehicle in vehicles]
         self.clock.add(name, "client", start)
         return sent
