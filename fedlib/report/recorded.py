@@ -24,6 +24,11 @@ from fedlib.report.evidence import Collected, RunInfo, RunPayload, VerdictPayloa
 from fedlib.report.register import Entry, Frozen, lookup
 from fedlib.report.verdict import Provenance, Verdict, judge_sides
 
+_VARIANTS = {
+    "tasks": "task",
+    "backbones": "backbone",
+}  # settings of the pages that compare these, and the columns
+
 
 class Record(Frozen):
     """Where a recorded verdict comes from.
@@ -60,9 +65,17 @@ class Record(Frozen):
 
     @property
     def changed_since(self) -> tuple[str, ...]:
-        """Names of the settings of the profile that have other values today."""
+        """Names of the settings that have other values in the profile today.
+
+        Those that the page's parameters replaced do not count, nor do tasks or backbones where the claim compares
+        none.
+        """
         today = _settings(self.page, self.provenance.profile)
-        names = today.keys() | self.settings.keys()
+        replaced = {name for name, value in self.parameters.items() if value is not None}
+        replaced |= (self.parameters.get("overrides") or {}).keys()
+        compared = _columns(lookup(self.claim))
+        unused = {name for name, column in _VARIANTS.items() if column not in compared}
+        names = (today.keys() | self.settings.keys()) - replaced - unused
         return tuple(sorted(name for name in names if today.get(name) != self.settings.get(name)))
 
 
@@ -189,6 +202,15 @@ def _check_place(path: Path, record: Record, entry: Entry) -> None:
         raise InputError(f"it is of {entry.id}, profile {record.provenance.profile}, and lies elsewhere")
     if record.page != entry.notebook:
         raise InputError(f"its page is {record.page}; {entry.id} belongs to {entry.notebook}")
+
+
+def _columns(entry: Entry) -> set[str]:
+    """Return the condition columns that the claim's rules name."""
+    found: set[str] = set()
+    for rule in entry.parts:
+        found.update(rule.over, rule.pool, rule.against_each, rule.where, rule.ours)
+        found.update(rule.against or {}, rule.minus or {})
+    return found
 
 
 def _settings(page: str, profile: str) -> dict[str, Any]:

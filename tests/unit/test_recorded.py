@@ -15,7 +15,7 @@ from fedlib.cli import app
 from fedlib.errors import InputError
 from fedlib.experiments import settings as profiles
 from fedlib.report import recorded, register, verdict
-from fedlib.report.evidence import Collected, RunInfo, RunPayload, VerdictPayload
+from fedlib.report.payloads import Collected, RunInfo, RunPayload, VerdictPayload
 from fedlib.report.verdict import DataUse, Provenance
 from fedlib.runs import code
 
@@ -87,6 +87,16 @@ def test_settings_that_changed_since_are_named(tmp_path: Path) -> None:
     (item,) = recorded.load(tmp_path)
     assert item.record.changed_since == ("rounds",)
     assert "other rounds than today" in str(item)
+
+
+def test_settings_that_the_numbers_do_not_depend_on_are_not_named(tmp_path: Path) -> None:
+    path = record(tmp_path)
+    content = yaml.safe_load(path.read_text())
+    content["settings"]["rare_classes"] = [0]  # the page's parameters have others
+    content["settings"]["backbones"] = {}  # the claim compares none
+    path.write_text(yaml.safe_dump(content))
+    (item,) = recorded.load(tmp_path)
+    assert item.record.changed_since == ()
 
 
 def _unreadable(path: Path) -> None:
