@@ -24,7 +24,7 @@ from typing import IO, Any, Protocol
 import nbformat
 
 import fedlib
-from fedlib import paths
+from fedlib import paths, workers
 from fedlib.book import child, clean, key, processes
 from fedlib.book.key import Inputs, Manifest
 from fedlib.book.layout import Layout
@@ -225,9 +225,7 @@ def remove_orphans(layout: Layout) -> list[str]:
 
 def _check_surroundings(jobs: Iterable[Job]) -> None:
     """Refuse now what would otherwise show after hours of work."""
-    from fedlib.federation.engine import worker_count  # here, for it loads torch
-
-    worker_count(None, most=1)
+    workers.wanted()
     targets = [job.target for job in jobs]
     for target in targets:
         if target.is_dir():

@@ -29,13 +29,13 @@ from fedlib.data.imageset import Card
 from fedlib.experiments.settings import PROFILES, papers
 from fedlib.files import write_atomic
 from fedlib.report import evidence, recorded, register
-from fedlib.report.evidence import Collected, RunInfo, RunPayload
+from fedlib.report.payloads import Collected, RunInfo, RunPayload
 from fedlib.report.recorded import Recorded
 from fedlib.report.register import Entry
 from fedlib.report.verdict import Verdict, standings
 
 LAYERS: dict[str, tuple[str, ...]] = {
-    "data": ("data", "paths", "seeds", "errors", "files"),
+    "data": ("data", "paths", "seeds", "errors", "files", "workers"),
     "models-and-features": ("models", "features"),
     "federation-and-methods": ("federation", "methods"),
     "runs-and-experiments": ("runs", "experiments"),

@@ -98,11 +98,11 @@ def machine() -> Iterator[Finding]:
 
     from fedlib.book.execute import usable_cores
     from fedlib.errors import InputError
-    from fedlib.federation.engine import worker_count
+    from fedlib.workers import wanted
 
     workers = os.environ.get("FEDLIB_WORKERS")
     try:
-        worker_count(None, most=1)
+        wanted()
         state, advice = OK, ""
     except InputError as error:
         state, advice = MISSING, str(error)

@@ -19,7 +19,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from fedlib import files, paths
-from fedlib.errors import InputError
+from fedlib.workers import wanted
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +39,7 @@ def workers() -> int:
     Raises:
         InputError: ``FEDLIB_WORKERS`` is not a positive integer.
     """
-    wish = os.environ.get("FEDLIB_WORKERS")
-    if not wish:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not wish.isdigit() or int(wish) < 1:
-        raise InputError(f"FEDLIB_WORKERS is {wish!r}; allowed: an integer >= 1")
-    return int(wish)
+    return wanted()
 
 
 def once(

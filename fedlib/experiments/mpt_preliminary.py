@@ -29,6 +29,7 @@ from fedlib.features.moments import ClassMoments
 from fedlib.features.ncm import EuclideanNCM, MahalanobisNCM, prototypes, regularise
 from fedlib.federation.engine import one_thread
 from fedlib.federation.model_state import State
+from fedlib.models import module_of
 from fedlib.runs import Run, RunSpec, Store, Workspace
 
 
@@ -64,7 +65,7 @@ def _preliminary_run(bench: Bench, settings: MPTSettings, job: Departure, worker
             ]
         workspace.finish(pd.DataFrame(rows))
 
-    spec = RunSpec("mpt.preliminary", config, checksums, (__name__, f"fedlib.models.{settings.model}"))
+    spec = RunSpec("mpt.preliminary", config, checksums, (__name__, module_of(settings.model)))
     return Store().compute(spec, compute)
 
 

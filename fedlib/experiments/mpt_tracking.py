@@ -121,7 +121,8 @@ def cells_of(
         groups.setdefault(training or entry(name).training, []).append(name)
     bench = bench_of(settings)
     found = departures(bench, settings)
-    return [  # one training after the other: two of one departure, side by side, would wait for the rounds they share
+    # One training after the other: two of one departure, side by side, would wait for the rounds that they share.
+    return [
         Cell(settings, departure, chosen, tuple(names), dict(label or {}))
         for chosen, names in groups.items()
         for departure in found

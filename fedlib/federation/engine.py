@@ -10,7 +10,6 @@ import logging
 import multiprocessing
 import os
 import pickle
-import re
 import sys
 import threading
 import time
@@ -26,12 +25,12 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from fedlib.errors import InputError
 from fedlib.federation.messages import Broadcast, Update
 from fedlib.federation.method import Method
 from fedlib.federation.model_state import FlatModel, State
 from fedlib.federation.population import Population
 from fedlib.federation.tasks import Data, Task
+from fedlib.workers import wanted
 
 log = logging.getLogger(__name__)
 
@@ -52,12 +51,7 @@ def worker_count(requested: int | None, most: int, device: str = "cpu") -> int:
     Raises:
         InputError: if the wish is not a positive integer.
     """
-    wish: Any = requested if requested is not None else os.environ.get("FEDLIB_WORKERS") or None
-    if wish is None:
-        wish = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if isinstance(wish, bool) or not re.fullmatch("[0-9]+", str(wish)) or int(wish) < 1:
-        raise InputError(f"workers is {wish!r}; allowed: an integer >= 1")
-    count = min(int(wish), max(1, most))
+    count = min(wanted(requested), max(1, most))
     if count > 1 and (device != "cpu" or torch.cuda.is_initialized() or not sys.platform.startswith("linux")):
         log.info("one process instead of %d: workers are forked, which needs Linux and no GPU in use", count)
         return 1
