@@ -343,11 +343,20 @@ def settings() -> str:
 
 
 def _settings_of(group: CommentedMap) -> Iterable[tuple[str, Any, str]]:
+    above = ""
     for name, value in group.items():
-        tokens = group.ca.items.get(name) or []
-        comment = next((token.value for token in tokens if token is not None), "")
-        # What follows on later lines belongs to the next value.
-        yield name, value, text(comment.split("\n")[0].lstrip("# "))
+        beside, lines, above = "", above, ""
+        for token in filter(None, group.ca.items.get(name) or []):
+            if isinstance(token, list):  # lines of their own above the name, after a value of several lines
+                lines += _comment("".join(item.value for item in token))
+            else:  # beside the value; what follows on later lines belongs to the next one
+                first, _, rest = token.value.partition("\n")
+                beside, above = _comment(first), _comment(rest)
+        yield name, value, text(beside or lines)
+
+
+def _comment(lines: str) -> str:
+    return " ".join(line.strip().lstrip("# ") for line in lines.splitlines()).strip()
 
 
 def _plain(value: Any) -> str:
