@@ -5,8 +5,8 @@ backbones;
 ``over_tasks``, ``over_backbones``, ``over_regimes`` and ``reserve_or_train`` repeat it under other conditions,
 ``several_departures`` lets several vehicles leave.
 ``headline``, ``averaged``, ``error_and_f1``, ``gain_and_ratio``, ``demands`` and ``constant_answers`` make the
-tables that figures and verdicts take. ``timing``, ``server_scaling`` and ``drift_bench`` need no trajectory of their
-own.
+tables that figures and verdicts take. ``timing``, ``server_scaling`` and ``drift_bench`` need no trajectory of
+their own.
 """
 
 from fedlib.experiments.mpt_departures import several_departures

@@ -35,9 +35,10 @@ from fedlib.features.ncm import MahalanobisNCM
 from fedlib.federation.engine import one_thread
 from fedlib.federation.messages import serialized_bytes
 from fedlib.federation.rounds import Trajectory
+from fedlib.methods.mpt.baselines.plain import Oracle
 from fedlib.methods.mpt.decomposition import decompose
 from fedlib.methods.mpt.options import MPTOptions
-from fedlib.methods.mpt.trackers import METHODS, Oracle, TrackerOptions, Training, entry
+from fedlib.methods.mpt.trackers import METHODS, TrackerOptions, Training, entry
 from fedlib.methods.mpt.tracking import Outcome, Round, State, Tracker, Vehicle, readout
 from fedlib.models import module_of
 from fedlib.runs import Run, RunSpec, Store, Workspace

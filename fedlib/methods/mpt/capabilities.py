@@ -18,7 +18,8 @@ from torch import Tensor
 
 from fedlib import seeds
 from fedlib.features.moments import ClassMoments
-from fedlib.methods.mpt.trackers import Oracle, TrackerOptions, entry
+from fedlib.methods.mpt.baselines.plain import Oracle
+from fedlib.methods.mpt.trackers import TrackerOptions, entry
 from fedlib.methods.mpt.tracking import Round, State, Tracker, Vehicle
 
 _CLASSES, _DIM, _RARE = 4, 6, 3

@@ -44,6 +44,17 @@ class Vehicle:
     before: Tensor | None = None
     at_departure: Tensor | None = None
 
+    def pairs(self, chain: bool = True) -> tuple[Tensor, Tensor]:
+        """Return old and new features of the samples of remaining classes, (n, d) each.
+
+        Args:
+            chain: the old ones are of the last round; else of the departure.
+        """
+        keep = self.moments.pooled[self.labels]
+        old = self.before if chain else self.at_departure
+        new = self.features[keep]
+        return (new if old is None else old[keep]), new
+
 
 @dataclass(frozen=True)
 class Round:

@@ -9,7 +9,8 @@ from torch.testing import assert_close
 from fedlib.errors import InputError
 from fedlib.features.moments import ClassMoments
 from fedlib.methods.mpt import capabilities
-from fedlib.methods.mpt.trackers import METHODS, Oracle, TrackerOptions, entry
+from fedlib.methods.mpt.baselines.plain import Oracle
+from fedlib.methods.mpt.trackers import METHODS, TrackerOptions, entry
 from fedlib.methods.mpt.tracking import CosineNCM, Round, Vehicle, readout
 
 CLASSES, DIM, RARE = 6, 8, 4

@@ -1,5 +1,4 @@
-"""What MPT is compared with, exact: one file for each method that needs one.
+"""What MPT is compared with, exact: one file for each method, its mathematics and its tracker.
 
-The head of FedAvg, the frozen prototype, NCM re-estimation and the oracle are a line each and live in
-``fedlib.methods.mpt.trackers``.
+The head of FedAvg, the frozen prototype, NCM re-estimation and the references are a few lines each: ``plain``.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ from torch.nn import functional
 from fedlib import seeds
 from fedlib.errors import InputError
 from fedlib.features import symmetric
+from fedlib.features.moments import ClassMoments
+from fedlib.methods.mpt.tracking import Native, Outcome, Round, State, Tracker, Vehicle
 
 JITTER = 1e-6  # of the mean variance, added to each class covariance before it is sampled from
 
@@ -179,3 +182,51 @@ def retrain(
             head.add_(velocity, alpha=-options.lr)
             steps += 1
     return head[:, :-1].clone(), head[:, -1].clone(), steps
+
+
+class CCVRTracker(Tracker):
+    """CCVR: the head retrained on virtual features; the trained model stays as it is."""
+
+    name: ClassVar[str] = "ccvr"
+    native: ClassVar[Native] = "head"
+    compensates: ClassVar[str] = "no"
+    answers_before: ClassVar[bool] = True
+
+    def __init__(self, options: CCVR) -> None:
+        self.options = options
+
+    def uplink(self, vehicle: Vehicle, received: State, kept: State) -> State:
+        """Return the covariance of each class that the vehicle holds."""
+        own = class_gaussians(vehicle.features, vehicle.labels, vehicle.moments.num_classes)
+        return to_tensors(own)
+
+    def follow(self, server: Round, sent: Sequence[State]) -> Outcome:
+        """Return the calibrated head."""
+        parts = [_gaussians(part, message) for part, message in zip(server.parts, sent, strict=True)]
+        merged = merge(parts)
+        draws = seeds.torch_generator(server.seed, "ccvr", "features", server.number)
+        features, labels = virtual_features(merged, self.options.samples, draws)
+        weight, bias, steps = retrain(
+            *server.head, features, labels, self.options, server.seed, server.number
+        )
+        return Outcome(head=(weight, bias), steps=steps)
+
+    before = follow
+
+    def floats_up(self, classes: int, dim: int, samples: int) -> int:
+        """Return C_k (d + 1) + C_k d(d + 1)/2."""
+        return super().floats_up(classes, dim, samples) + classes * (dim * (dim + 1) // 2)
+
+    def floats_down(self, classes: int, dim: int) -> int:
+        """Return C (d + 1): the calibrated head."""
+        return classes * (dim + 1)
+
+
+def _gaussians(part: ClassMoments, message: State) -> ClassGaussians:
+    """Return a vehicle's class Gaussians from its class statistics and its covariances."""
+    covariance = torch.zeros(part.num_classes, part.dim, part.dim, dtype=torch.float64)
+    for label, packed in zip(
+        torch.nonzero(part.count).flatten().tolist(), message["covariance"], strict=True
+    ):
+        covariance[label] = symmetric.unpack(packed.double())
+    return ClassGaussians(part.count, part.mean, covariance)

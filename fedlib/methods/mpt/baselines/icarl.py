@@ -9,6 +9,7 @@ trajectory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from torch.nn import functional
 from fedlib.errors import InputError
 from fedlib.federation.tasks import Task
 from fedlib.methods.federated.fedavg import FedAvg, Local
+from fedlib.methods.mpt.tracking import Native, Outcome, Round, State, Tracker, Vehicle
 
 EXEMPLARS = 20  # for each class of a vehicle; our choice
 
@@ -100,3 +102,67 @@ class Distillation(FedAvg):
         return loss + functional.binary_cross_entropy_with_logits(logits, targets, reduction="sum") / len(
             images
         )
+
+
+class ICaRLTracker(Tracker):
+    """Nearest mean of exemplars that stay on the vehicles."""
+
+    name: ClassVar[str] = "icarl"
+    native: ClassVar[Native] = "cosine"
+    sends_means: ClassVar[bool] = False  # the means of its exemplars instead
+    compensates: ClassVar[str] = "partial"
+    aggregates = False
+
+    def __init__(self, exemplars: int) -> None:
+        self.exemplars = exemplars
+        self.rare: int | None = None
+
+    def keep(self, vehicle: Vehicle) -> State:
+        """Return the exemplars (indices into the vehicle's samples): all of the rare class, m of each other."""
+        assert self.rare is not None
+        chosen = []
+        for label in torch.nonzero(vehicle.moments.count).flatten().tolist():
+            own = torch.nonzero(vehicle.labels == label).flatten()
+            size = len(own) if label == self.rare else self.exemplars
+            chosen.append(own[herding(vehicle.features[own], size)])
+        return {"exemplars": torch.cat(chosen) if chosen else torch.empty(0, dtype=torch.int64)}
+
+    def uplink(self, vehicle: Vehicle, received: State, kept: State) -> State:
+        """Return mean and number of the exemplars' unit features for each class that the vehicle holds."""
+        if "exemplars" not in kept:
+            return {}
+        rows = kept["exemplars"]
+        z, y = unit(vehicle.features[rows]), vehicle.labels[rows]
+        count = torch.bincount(y, minlength=vehicle.moments.num_classes)
+        total = torch.zeros(len(count), z.shape[1], dtype=torch.float64).index_add_(0, y, z)
+        held = torch.nonzero(count).flatten()
+        return {
+            "class_ids": held.int(),
+            "count": count[held].int(),
+            "mean": (total[held] / count[held, None]).float(),
+        }
+
+    def departure(self, everyone: Round, staying: Round, sent: Sequence[State]) -> None:
+        """Remember the rare class; from now on the vehicles keep exemplars."""
+        self.rare = everyone.rare_class
+        self.last = everyone.rare_mean.clone()
+
+    def follow(self, server: Round, sent: Sequence[State]) -> Outcome:
+        """Return the exemplars' means, weighted over vehicles, and the mean of the remaining rare samples."""
+        total = torch.zeros_like(server.means)
+        for message in sent:
+            ids, count = message["class_ids"].long(), message["count"].double()
+            total[ids] += count[:, None] * message["mean"].double()
+        if server.count:
+            self.last = server.rare_mean.clone()
+        empty = total.abs().sum(dim=1) == 0
+        means = torch.where(empty[:, None], torch.nan, total)  # CosineNCM scales to length one
+        return Outcome(prototype=self.last, means=means)
+
+    def floats_up(self, classes: int, dim: int, samples: int) -> int:
+        """Return C_k (d + 1): the exemplars' means instead of the class means."""
+        return classes * (dim + 1)
+
+    def floats_down(self, classes: int, dim: int) -> int:
+        """Return C d."""
+        return classes * dim

@@ -6,15 +6,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from fedlib import seeds
 from fedlib.errors import InputError, choose
+from fedlib.features import symmetric
 from fedlib.methods.mpt import checks
+from fedlib.methods.mpt.tracking import Native, Outcome, Round, State, Tracker, Vehicle
 
 Start = Literal["random", "identity"]
 ADAM = (0.9, 0.999, 1e-8)  # decay of the two moments, and epsilon: the defaults of Kingma and Ba 2015
@@ -121,3 +124,54 @@ def _pairs(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:
             f"features have shapes {tuple(old.shape)} and {tuple(new.shape)}; allowed: the same (n, d)"
         )
     return old.float(), new.float()
+
+
+class LDCTracker(Tracker):
+    """Learnable drift compensation: a linear map, trained on pairs in one place or in closed form from sums.
+
+    Args:
+        options: of the trained map.
+        ridge: the closed form.
+    """
+
+    name: ClassVar[str] = "ldc"
+    native: ClassVar[Native] = "euclidean"
+    old_model: ClassVar[bool] = True
+
+    def __init__(self, options: LDC, *, ridge: bool = False) -> None:
+        self.options, self.ridge = options, ridge
+        self.aggregates = ridge  # see SDC
+        self.prototype: Tensor | None = None
+
+    def uplink(self, vehicle: Vehicle, received: State, kept: State) -> State:
+        """Return the vehicle's pairs, or its sums of outer products."""
+        if self.prototype is None:
+            return {}
+        old, new = vehicle.pairs()
+        if not self.ridge:
+            return {"old": old, "new": new}
+        s_no, s_oo = sums(old, new)
+        return {"s_no": s_no.float(), "s_oo": symmetric.pack(s_oo).float()}
+
+    def departure(self, everyone: Round, staying: Round, sent: Sequence[State]) -> None:
+        """Store the prototype."""
+        self.prototype = everyone.rare_mean.clone()
+
+    def follow(self, server: Round, sent: Sequence[State]) -> Outcome:
+        """Return g(phat_{t-1})."""
+        assert self.prototype is not None
+        steps = 0
+        if self.ridge:
+            s_no = torch.stack([m["s_no"].double() for m in sent]).sum(0)
+            s_oo = symmetric.unpack(torch.stack([m["s_oo"].double() for m in sent]).sum(0))
+            matrix = fit_ridge(s_no, s_oo)
+        else:
+            old, new = (torch.cat([m[side] for m in sent]) for side in ("old", "new"))
+            matrix, steps = fit_sgd(old, new, self.options, server.seed, server.number)
+        self.prototype = matrix @ self.prototype
+        return Outcome(prototype=self.prototype, steps=steps)
+
+    def floats_up(self, classes: int, dim: int, samples: int) -> int:
+        """Return C_k (d + 1) + 2 n_k d, or + d^2 + d(d + 1)/2 in closed form."""
+        extra = dim**2 + dim * (dim + 1) // 2 if self.ridge else 2 * samples * dim
+        return super().floats_up(classes, dim, samples) + extra

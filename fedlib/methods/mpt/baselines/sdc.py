@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedlib.errors import InputError
 from fedlib.methods.mpt import checks
+from fedlib.methods.mpt.tracking import Native, Outcome, Round, State, Tracker, Vehicle
 
 
 @dataclass(frozen=True)
@@ -111,3 +113,77 @@ def combine(parts: Sequence[PartialShift]) -> Tensor:
 def shift(old: Tensor, new: Tensor, prototype: Tensor, sigma: float) -> Tensor:
     """Return the shift of one set of samples, (d,); arguments as in :func:`partial_shift`."""
     return combine([partial_shift(old, new, prototype, sigma)])
+
+
+class SDCTracker(Tracker):
+    """Semantic drift compensation, from pairs in one place or from the vehicles' sums: the same result.
+
+    Args:
+        sigma_rel: bandwidth relative to the features' length.
+        chain: move the last prototype from round to round; else that of the departure, by pairs (f_t0, f_t).
+        federated: send two sums instead of all pairs.
+    """
+
+    name: ClassVar[str] = "sdc"
+    native: ClassVar[Native] = "euclidean"
+    old_model: ClassVar[bool] = True
+
+    def __init__(self, sigma_rel: float, *, chain: bool = True, federated: bool = False) -> None:
+        self.sigma_rel, self.chain, self.federated = sigma_rel, chain, federated
+        self.aggregates = federated  # pairs in one place are no sums over vehicles
+        self.prototype: Tensor | None = None
+        self.sigma = 0.0
+
+    def downlink(self, server: Round) -> State:
+        """Return the last prototype and the bandwidth, which the vehicles' sums need."""
+        if not self.federated or self.prototype is None:
+            return {}
+        return {"prototype": self.prototype.float(), "sigma": torch.tensor(self.sigma, dtype=torch.float32)}
+
+    def uplink(self, vehicle: Vehicle, received: State, kept: State) -> State:
+        """Return the vehicle's pairs, or its two sums and the sum of squared lengths for the next bandwidth."""
+        old, new = vehicle.pairs(self.chain)
+        squares = {"squares": new.double().square().sum().float(), "samples": torch.tensor(len(new))}
+        if self.prototype is None:
+            return squares
+        if not self.federated:
+            return {"old": old, "new": new}
+        own = partial_shift(old, new, received["prototype"], float(received["sigma"]))
+        return own.to_tensors() | squares
+
+    def departure(self, everyone: Round, staying: Round, sent: Sequence[State]) -> None:
+        """Store the prototype, and the bandwidth of the first pairs."""
+        self.prototype = everyone.rare_mean.clone()
+        self._set_bandwidth(sum(float(m["squares"]) for m in sent), sum(int(m["samples"]) for m in sent))
+
+    def follow(self, server: Round, sent: Sequence[State]) -> Outcome:
+        """Return phat_{t-1} + sum omega_i delta_i / sum omega_i."""
+        assert self.prototype is not None
+        if self.federated:
+            move = combine(
+                [
+                    PartialShift(float(m["largest"]), m["numerator"].double(), float(m["denominator"]))
+                    for m in sent
+                ]
+            )
+            total, samples = sum(float(m["squares"]) for m in sent), sum(int(m["samples"]) for m in sent)
+        else:
+            new = torch.cat([m["new"] for m in sent])
+            move = shift(torch.cat([m["old"] for m in sent]), new, self.prototype, self.sigma)
+            total, samples = float(new.double().square().sum()), len(new)
+        moved = self.prototype + move
+        if self.chain:
+            self.prototype = moved
+            self._set_bandwidth(total, samples)
+        return Outcome(prototype=moved)
+
+    def _set_bandwidth(self, squares: float, samples: int) -> None:
+        self.sigma = bandwidth(squares / max(1, samples), self.sigma_rel)
+
+    def floats_up(self, classes: int, dim: int, samples: int) -> int:
+        """Return C_k (d + 1) + 2 n_k d, or + d + 1 from sums."""
+        return super().floats_up(classes, dim, samples) + (dim + 1 if self.federated else 2 * samples * dim)
+
+    def floats_down(self, classes: int, dim: int) -> int:
+        """Return C d, and d for the tracked prototype where sums are sent."""
+        return super().floats_down(classes, dim) + (dim if self.federated else 0)
