@@ -12,6 +12,7 @@ import torch
 from fedlib import seeds
 from fedlib.errors import InputError
 from fedlib.experiments.federated import Bench, trajectory_of
+from fedlib.experiments.mpt_replay import Clock, Replay
 from fedlib.experiments.mpt_scenario import (
     Departure,
     bench_of,
@@ -20,7 +21,7 @@ from fedlib.experiments.mpt_scenario import (
     shared_rounds,
     training_run,
 )
-from fedlib.experiments.mpt_tracking import HEADLINE, Clock, Replay, tracker_options
+from fedlib.experiments.mpt_tracking import HEADLINE, tracker_options
 from fedlib.experiments.settings import MPTSettings
 from fedlib.experiments.study import Study
 from fedlib.features.moments import ClassMoments

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from fedlib import models
-from fedlib.experiments.mpt_tracking import View
+from fedlib.experiments.mpt_replay import View
 from fedlib.federation.model_state import model_state
 from fedlib.methods.mpt.trackers import METHODS, TrackerOptions
 from fedlib.report.departure import left_in_words
