@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -43,6 +43,22 @@ class Settings(BaseModel):
     model: str
     num_clients: Count
     device: Literal["cpu", "cuda"]
+
+    def variants(self) -> tuple[Settings, ...]:
+        """Return these settings, and all further ones that they plan for single tasks, backbones or data sets."""
+        return (self,)
+
+    def _changed(self, changes: dict[str, Any]) -> Self:
+        return type(self)(**(self.model_dump() | changes))
+
+    def _check_changes(self, *groups: str) -> None:
+        """Refuse changes by name, in the fields ``groups``, that do not make valid settings."""
+        plain = self.model_dump() | {group: {} for group in groups}
+        for name, changes in [item for group in groups for item in getattr(self, group).items()]:
+            try:
+                type(self)(**(plain | changes))
+            except ValidationError as error:
+                raise ValueError(f"{name}: {_explain(error, type(self))}") from None
 
     @model_validator(mode="before")
     @classmethod
@@ -151,8 +167,10 @@ class MPTSettings(RoundSettings):
         """
         return self._changed({"model": name} | self.backbones[choose("backbone", name, self.backbones)])
 
-    def _changed(self, changes: dict[str, Any]) -> MPTSettings:
-        return type(self)(**(self.model_dump() | changes))
+    def variants(self) -> tuple[Settings, ...]:
+        """Return these settings, those of each task, and each of them with each backbone."""
+        bases = [self, *map(self.for_task, self.tasks)]
+        return (*bases, *(base.for_backbone(name) for base in bases for name in self.backbones))
 
     @model_validator(mode="after")
     def _departure_inside_the_run(self) -> MPTSettings:
@@ -167,12 +185,7 @@ class MPTSettings(RoundSettings):
 
     @model_validator(mode="after")
     def _tasks_and_backbones_are_settings(self) -> MPTSettings:
-        plain = self.model_dump() | {"tasks": {}, "backbones": {}}
-        for name, changes in (*self.tasks.items(), *self.backbones.items()):
-            try:
-                type(self)(**(plain | changes))
-            except ValidationError as error:
-                raise ValueError(f"{name}: {_explain(error, type(self))}") from None
+        self._check_changes("tasks", "backbones")
         return self
 
 
@@ -185,6 +198,8 @@ class VCLSettings(Settings):
         dim: length d of an encoder's output.
         weights: of the initial encoder, see ``fedlib.models.embedder``; None is random.
         num_tasks: tasks T that the classes are dealt to.
+        class_order: order in which classes appear; None is the natural one for seed 0 and a permutation otherwise.
+        datasets: further data sets: name in the paper's tables and the settings that each changes.
         partitions: ``IID``, or ``dirichlet_<alpha>``: how the training samples are split over the clients.
         options: what is changed in both presets of ``fedlib.methods.vcl.presets``.
         code: what is changed further in the preset ``code``.
@@ -198,6 +213,8 @@ class VCLSettings(Settings):
     dim: Count
     weights: str | None
     num_tasks: Count
+    class_order: tuple[Annotated[int, Field(ge=0)], ...] | None
+    datasets: dict[str, dict[str, Any]]
     partitions: Annotated[
         tuple[Annotated[str, Field(pattern=r"^(IID|dirichlet_\d+(\.\d+)?)$")], ...], Field(min_length=1)
     ]
@@ -206,6 +223,23 @@ class VCLSettings(Settings):
     classifiers: dict[str, Any]
     baselines: dict[str, dict[str, Any]]
     small: bool
+
+    def for_dataset(self, name: str) -> VCLSettings:
+        """Return the settings of one of ``datasets``.
+
+        Raises:
+            InputError: unknown data set.
+        """
+        return self._changed(self.datasets[choose("data set", name, self.datasets)])
+
+    def variants(self) -> tuple[Settings, ...]:
+        """Return these settings and those of each of ``datasets``."""
+        return (self, *map(self.for_dataset, self.datasets))
+
+    @model_validator(mode="after")
+    def _datasets_are_settings(self) -> VCLSettings:
+        self._check_changes("datasets")
+        return self
 
 
 class FedCKASettings(RoundSettings):

@@ -80,7 +80,11 @@ def _row_job(scene: Scene, job: tuple[str, int, Options], workers: int | None) -
 def row_run(scene: Scene, partition: str, seed: int, options: Options) -> Run:
     """Return the run of one row, computed or from the store; its columns are those of :func:`rows`."""
     config = scene.record(
-        seed, partition=partition, num_tasks=scene.settings.num_tasks, row_options=asdict(options)
+        seed,
+        partition=partition,
+        num_tasks=scene.settings.num_tasks,
+        class_order=scene.settings.class_order,
+        row_options=asdict(options),
     )
 
     def compute(workspace: Workspace) -> None:

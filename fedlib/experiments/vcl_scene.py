@@ -88,8 +88,15 @@ class Scene:
         return ImageData(part.images, part.labels, half, self.settings.device)
 
     def tasks(self, seed: int) -> tuple[tuple[int, ...], ...]:
-        """Return the classes of each task; seed 0 has the natural order."""
-        return task_split(class_order(self.num_classes, seed), self.settings.num_tasks)
+        """Return the classes of each task: in the order of the settings, else seed 0 has the natural one.
+
+        Raises:
+            InputError: more tasks than classes, or an order that does not have each class once.
+        """
+        order = self.settings.class_order or class_order(self.num_classes, seed)
+        if sorted(order) != list(range(self.num_classes)):
+            raise InputError(f"class_order is {order}; allowed: each of 0 to {self.num_classes - 1} once")
+        return task_split(order, self.settings.num_tasks)
 
     def partition(self, name: str, seed: int) -> Partition:
         """Return the clients' samples; ``IID``, or ``dirichlet_<alpha>``: each class split by Dirichlet shares.

@@ -1,0 +1,64 @@
+"""Settings of VCL-FPFT: data sets in the paper's names, class orders, refusals before anything is computed."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedlib import data
+from fedlib.data.class_tasks import task_split
+from fedlib.errors import InputError
+from fedlib.experiments import settings
+from fedlib.experiments.vcl_scene import Scene
+from fedlib.report import register
+
+
+@pytest.mark.parametrize("profile", settings.PROFILES)
+def test_every_planned_data_set_exists_and_has_enough_classes(profile: str) -> None:
+    config = settings.load("vcl", profile)
+    assert config.datasets
+    for name in config.datasets:
+        own = config.for_dataset(name)
+        card = data.card(own.dataset)
+        assert card.kind == ("real" if profile == "paper" else "surrogate")
+        assert own.seeds == config.seeds
+
+
+def test_generated_sets_stand_under_the_names_of_the_papers_tables() -> None:
+    tables = {
+        value
+        for entry in register.select("vcl", ["claim"])
+        for rule in entry.parts
+        for value in rule.where.get("dataset", [])
+    }
+    assert tables
+    assert tables - set(settings.load("vcl", "paper").datasets) == set()
+
+
+def test_a_changed_data_set_is_checked_like_the_settings() -> None:
+    with pytest.raises(InputError, match="digits.*num_tasks"):
+        settings.load("vcl", "quick", {"datasets": {"digits": {"num_tasks": 0}}})
+    with pytest.raises(InputError, match="allowed: bloodmnist"):
+        settings.load("vcl", "quick").for_dataset("blood")
+
+
+def test_a_class_order_of_the_settings_comes_before_that_of_the_seed() -> None:
+    base = {"dataset": "cells:oct", "dataset_options": {"train_images": 200}, "num_tasks": 3}
+    scene = Scene.of(settings.load("vcl", "smoke", base | {"class_order": [0, 3, 1, 2]}))
+    # Verma et al. 2023: {CNV, normal}, {DME}, {drusen}
+    assert scene.tasks(0) == scene.tasks(4) == task_split((0, 3, 1, 2), 3) == ((0, 3), (1,), (2,))
+    free = Scene.of(settings.load("vcl", "smoke", base))
+    assert free.tasks(0) == ((0, 1), (2,), (3,))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"class_order": [0, 1, 2]}, "each of 0 to 3 once"),
+        ({"class_order": [0, 1, 2, 2]}, "each of 0 to 3 once"),
+        ({"num_tasks": 5}, "num_tasks is 5; allowed: 1 to 4"),
+    ],
+)
+def test_orders_and_tasks_that_do_not_fit_are_refused(changes: dict[str, object], message: str) -> None:
+    base = {"dataset": "cells:oct", "dataset_options": {"train_images": 200}}
+    with pytest.raises(InputError, match=message):
+        Scene.of(settings.load("vcl", "smoke", base | changes))
