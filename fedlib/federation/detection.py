@@ -1,0 +1,134 @@
+"""3D detection in the round loop: key frames of driving scenes, and CMT (Yan et al., 2023) that learns from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedlib import seeds
+from fedlib.data.detection_boxes import Detections, truth_of
+from fedlib.data.detection_metrics import evaluate
+from fedlib.data.nuscenes import CLASSES, DrivingSet
+from fedlib.errors import InputError
+from fedlib.models.detector import CMT, Config, Prepared, augmented, boxes, build, collate, inputs, prepare
+
+
+@dataclass(frozen=True, eq=False)
+class DetectionData:
+    """Key frames of one client or of a test set, read and cropped once.
+
+    Attributes:
+        driving: where they come from.
+        tokens: of the samples.
+        frames: one per token.
+    """
+
+    driving: DrivingSet
+    tokens: tuple[str, ...]
+    frames: tuple[Prepared, ...]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def batch(self, indices: Tensor) -> list[Prepared]:
+        """Return the frames at ``indices`` (B,), without augmentation."""
+        return [self.frames[index] for index in indices.tolist()]
+
+    def subset(self, indices: np.ndarray) -> DetectionData:
+        """Return the samples at ``indices`` (n,)."""
+        rows = [int(index) for index in indices]
+        return DetectionData(
+            self.driving, tuple(self.tokens[i] for i in rows), tuple(self.frames[i] for i in rows)
+        )
+
+
+def detection_data(
+    driving: DrivingSet, tokens: Sequence[str], config: Config, *, sweeps: int = 2
+) -> DetectionData:
+    """Read key frames in the sizes of a detector.
+
+    Args:
+        driving: a root in nuScenes format.
+        tokens: of the samples, for example ``driving.samples("A", "train")``.
+        config: of the detector.
+        sweeps: LiDAR sweeps to join, the newest included.
+
+    Raises:
+        InputError: a sample is unknown or one of its files is missing or damaged.
+    """
+    frames = tuple(
+        prepare(driving.frame(token, sweeps=sweeps, image_size=config.image_size), config) for token in tokens
+    )
+    return DetectionData(driving, tuple(tokens), frames)
+
+
+@dataclass(frozen=True)
+class Detection:
+    """3D detection of the ten nuScenes classes.
+
+    Attributes:
+        config: sizes and options of the detector.
+        augment: rotate, scale and flip the space of each sample in training.
+        device: where batches are put.
+    """
+
+    config: Config
+    augment: bool = True
+    device: str = "cpu"
+
+    def build_model(self, seed: int) -> CMT:
+        """Return a new detector from ``seed``."""
+        return build(self.config, seed)
+
+    def loss(self, model: nn.Module, batch: Sequence[Prepared]) -> Tensor:
+        """Return the training loss () of some frames.
+
+        A model in training mode gets augmented frames, modality masks and denoising queries. Their randomness
+        starts from torch's stream, which the round loop seeds for each client and round as it does for dropout.
+        """
+        torch.set_flush_denormal(True)  # weak attention gives denormal numbers, which are very slow
+        frames, generator = list(batch), None
+        if model.training:
+            drawn = int(torch.randint(2**62, ()))
+            generator = seeds.torch_generator(drawn, "detector")
+            if self.augment:
+                rng = seeds.rng(drawn, "augmentation")
+                frames = [augmented(frame, inputs.augmentation(rng), self.config) for frame in frames]
+        taken = collate(frames, self.device)
+        detector = _detector(model)
+        return torch.stack(list(detector.losses(taken, detector(taken, generator)).values())).sum()
+
+    def predict(self, model: nn.Module, batch: Sequence[Prepared]) -> list[Detections]:
+        """Return the detections of each frame: at most 300, by falling score."""
+        torch.set_flush_denormal(True)
+        outputs = _detector(model)(collate(list(batch), self.device))
+        result = []
+        for logits, codes in zip(outputs.logits[-1].float().cpu(), outputs.codes[-1].float().cpu()):
+            found, classes, scores = boxes.decode(logits, codes)
+            result.append(Detections(found.numpy(), classes.numpy(), scores.numpy()))
+        return result
+
+    def score(self, data: DetectionData, predictions: Sequence[list[Detections]]) -> dict[str, float]:
+        """Return ``map``, ``nds``, ``cap`` (where there are cars), the mean errors, and ``ap_<class>``.
+
+        All are over the classes that occur; see ``fedlib.data.detection_metrics``.
+
+        Raises:
+            InputError: not one annotated box counts.
+        """
+        found = dict(zip(data.tokens, (item for batch in predictions for item in batch), strict=True))
+        scores = evaluate(truth_of(data.driving, data.tokens), found)
+        result = {"map": scores.mean_ap, "nds": scores.nds} | scores.tp_errors
+        if CLASSES[0] in scores.ap:
+            result["cap"] = scores.cap
+        return result | {f"ap_{name}": float(np.mean(values)) for name, values in scores.ap.items()}
+
+
+def _detector(model: nn.Module) -> CMT:
+    if not isinstance(model, CMT):
+        raise InputError(f"the model is {type(model).__name__}; allowed: CMT")
+    return model
