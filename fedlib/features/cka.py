@@ -32,7 +32,8 @@ def linear_cka(x: Tensor, y: Tensor, *, hsic: Hsic = "biased", form: Form = "aut
         x: (n, p1), any floating type.
         y: (n, p2), the same n items in the same order.
         hsic: ``biased`` is the empirical HSIC; of unrelated features it has the mean 1 / (1 + n / p).
-            ``unbiased`` has the mean 0 there; negative values are cut off. It needs n > 3.
+            ``unbiased`` has the mean 0 there; negative values are cut off. It needs n > 3 and always takes the
+            Gram form.
         form: ``gram`` works on (n, n) matrices, ``feature`` on (p1, p2); ``auto`` takes the smaller.
 
     Raises:
@@ -55,7 +56,7 @@ def linear_cka(x: Tensor, y: Tensor, *, hsic: Hsic = "biased", form: Form = "aut
     flat = [is_constant(x), is_constant(y)]
     if any(flat):
         return 1.0 if all(flat) else 0.0
-    gram = n <= p if form == "auto" else form == "gram"
+    gram = hsic == "unbiased" or (n <= p if form == "auto" else form == "gram")
     if (n if gram else p) > LARGEST_GRAM:
         raise InputError(
             f"{n} rows and {p} columns; allowed: at most {LARGEST_GRAM} of either, take fewer rows"

@@ -118,6 +118,12 @@ def test_guards() -> None:
         linear_cka(X, Y, hsic="empirical")  # type: ignore[arg-type]
 
 
+def test_matrices_that_are_too_large_are_refused() -> None:
+    with pytest.raises(InputError, match="4096"):
+        linear_cka(torch.zeros(4200, 3).normal_(generator=seeds.torch_generator(0, "n")), torch.ones(4200, 3).cumsum(0),
+                   hsic="unbiased")  # fmt: skip
+
+
 def test_large_means_in_float32_do_not_cancel_digits() -> None:
     shifted = (X + 1e4).float()
     assert linear_cka(shifted, X) == pytest.approx(1, abs=1e-4)
