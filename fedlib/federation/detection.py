@@ -1,4 +1,4 @@
-"""3D detection in the round loop: key frames of driving scenes, and CMT (Yan et al., 2023) that learns from them."""
+"""3D detection in the round loop: key frames of driving scenes, and CMT (Yan et al., 2023) on them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Detection:
         torch.set_flush_denormal(True)  # weak attention gives denormal numbers, which are very slow
         frames, generator = list(batch), None
         if model.training:
-            drawn = int(torch.randint(2**62, ()))
+            drawn = int(torch.randint(2**62, ()).item())
             generator = seeds.torch_generator(drawn, "detector")
             if self.augment:
                 rng = seeds.rng(drawn, "augmentation")

@@ -12,7 +12,14 @@ from fedlib.errors import InputError
 from fedlib.models.detector import Config, Prepared, augmented, lidar_grid, preset
 from fedlib.models.detector.attention import prior
 from fedlib.models.detector.boxes import decode, encode, to_boxes
-from fedlib.models.detector.encodings import bev_centres, normalise, pixel_centres, project, ray_points, sine_cosine
+from fedlib.models.detector.encodings import (
+    bev_centres,
+    normalise,
+    pixel_centres,
+    project,
+    ray_points,
+    sine_cosine,
+)
 from fedlib.models.detector.inputs import augmentation
 
 CONFIG = Config()
@@ -35,8 +42,10 @@ def test_decoding_keeps_sizes_finite_and_drops_far_boxes() -> None:
     codes[0, 2] = 100.0
     codes[1, 0] = 62.0
     boxes, classes, scores = decode(torch.tensor([[3.0, -1.0], [5.0, 5.0]]), codes)
-    assert boxes.shape == (2, 9) and classes.tolist() == [0, 1]
-    assert boxes[0, 3] == pytest.approx(math.exp(4)) and bool((scores[:-1] >= scores[1:]).all())
+    assert boxes.shape == (2, 9)
+    assert classes.tolist() == [0, 1]
+    assert boxes[0, 3] == pytest.approx(math.exp(4))
+    assert bool((scores[:-1] >= scores[1:]).all())
 
 
 def test_projection_by_hand() -> None:
@@ -64,33 +73,48 @@ def test_sine_cosine_by_hand() -> None:
 
 def test_token_centres() -> None:
     bev, image = bev_centres(CONFIG, torch.zeros(1)), pixel_centres(CONFIG, torch.zeros(1))
-    assert bev.shape == (576, 2) and bev[1].tolist() == pytest.approx([1.5 / 24, 0.5 / 24])
-    assert image.shape == (72, 2) and image[1].tolist() == [12, 4]
+    assert bev.shape == (576, 2)
+    assert bev[1].tolist() == pytest.approx([1.5 / 24, 0.5 / 24])
+    assert image.shape == (72, 2)
+    assert image[1].tolist() == [12, 4]
 
 
 def test_prior_is_clamped_carries_no_gradient_and_is_none_where_infinite() -> None:
     anchors = normalise(torch.tensor([[[0.8, 0.8, 0.0]]]), CONFIG).requires_grad_()
     bias = prior(anchors, CAMERA.float(), CONFIG)
-    assert bias is not None and not bias.requires_grad
-    assert bias.shape == (1, 4, 1, 576 + 72) and bias.min() == -10
+    assert bias is not None
+    assert not bias.requires_grad
+    assert bias.shape == (1, 4, 1, 576 + 72)
+    assert bias.min() == -10
     assert torch.equal(bias[0, 3], torch.zeros(1, 648))
     assert bias[0, 0, 0, 12 * 24 + 12] == pytest.approx(0, abs=1e-5)  # the token whose middle it is
     assert bias[0, 0, 0, 12 * 24 + 13] == pytest.approx(-(1.6**2) / (2 * 1.5**2), rel=1e-4)
 
 
 def test_grid_counts_slices_sweeps_and_survives_no_points() -> None:
-    points = np.array([[0.1, 0.3, 0.0, 51.0, 0.0], [0.1, 0.3, 0.1, 51.0, 0.0], [0.1, 0.3, 9.0, 1, 0], [0.1, 0.3, 2.0, 0, 0.5]])
+    points = np.array(
+        [
+            [0.1, 0.3, 0.0, 51.0, 0.0],
+            [0.1, 0.3, 0.1, 51.0, 0.0],
+            [0.1, 0.3, 9.0, 1, 0],
+            [0.1, 0.3, 2.0, 0, 0.5],
+        ]
+    )
     grid = lidar_grid(points, CONFIG)
-    assert grid[0, 48, 48] == pytest.approx(math.log(3)) and grid[7, 48, 48] == pytest.approx(math.log(2))
+    assert grid[0, 48, 48] == pytest.approx(math.log(3))
+    assert grid[7, 48, 48] == pytest.approx(math.log(2))
     assert grid[:9].sum() == pytest.approx(math.log(6), abs=1e-5)  # what is above the space does not count
-    assert grid[9:, 48, 48].tolist() == pytest.approx([0.1 / 0.4 - 0.5, 0.3 / 0.4 - 0.5, 0.2, 0.0125], abs=1e-5)
+    assert grid[9:, 48, 48].tolist() == pytest.approx(
+        [0.1 / 0.4 - 0.5, 0.3 / 0.4 - 0.5, 0.2, 0.0125], abs=1e-5
+    )
     assert not lidar_grid(np.zeros((0, 5)), CONFIG).any()
 
 
 def test_augmentation_moves_points_boxes_and_projections_together() -> None:
     points = np.array([[5.0, 1.0, 0.5, 0, 0]], dtype=np.float32)
     boxes = np.array([[5.0, 1.0, 0.5, 2, 4, 1.5, 0.3, 1.0, 0.0]])
-    frame = Prepared(points, np.zeros((1, 3, 48, 96), np.uint8), CAMERA[0].numpy(), boxes, np.array([0]), np.zeros(1))
+    pictures = np.zeros((1, 3, 48, 96), np.uint8)
+    frame = Prepared(points, pictures, CAMERA[0].numpy(), boxes, np.array([0]), np.zeros(1))
     a = augmentation(np.random.default_rng(3))
     moved = augmented(frame, a, CONFIG)
     assert np.allclose(moved.points[0, :3], moved.boxes[0, :3], atol=1e-5)

@@ -30,7 +30,9 @@ def test_focal_by_hand() -> None:
 
 def test_cost_by_hand() -> None:
     codes = torch.zeros(1, 1, 1, 10, dtype=torch.float64)
-    found = costs(torch.zeros(1, 1, 1, 10, dtype=torch.float64), codes, _targets([[1.0, 2.0]], [3], velocity=9.0))
+    found = costs(
+        torch.zeros(1, 1, 1, 10, dtype=torch.float64), codes, _targets([[1.0, 2.0]], [3], velocity=9.0)
+    )
     class_cost = 0.25 * 0.25 * math.log(2) - 0.75 * 0.25 * math.log(2)
     assert float(found) == pytest.approx(2 * class_cost + 0.25 * (2 * 1 + 2 * 2))  # velocity does not decide
 
@@ -50,13 +52,18 @@ def test_loss_by_hand_with_unknown_velocity() -> None:
     assert float(found["box"].detach()) == pytest.approx(2 * 0.25 * 2)  # two layers, weight 2 for x
     assert float(found["class"]) == pytest.approx(2 * 2 * (hit + 39 * miss) / 1.3)
     found["box"].backward()
-    assert codes.grad is not None and bool(codes.grad.isfinite().all()) and not codes.grad[..., 8:].any()
+    assert codes.grad is not None
+    assert bool(codes.grad.isfinite().all())
+    assert not codes.grad[..., 8:].any()
 
 
 def test_loss_without_a_box_is_finite() -> None:
     codes = torch.zeros(1, 1, 4, 10, dtype=torch.float64, requires_grad=True)
-    found = matched(torch.zeros(1, 1, 4, 10, dtype=torch.float64, requires_grad=True), codes, _targets([], []))
-    assert float(found["box"].detach()) == 0 and math.isfinite(float(found["class"].detach()))
+    found = matched(
+        torch.zeros(1, 1, 4, 10, dtype=torch.float64, requires_grad=True), codes, _targets([], [])
+    )
+    assert float(found["box"].detach()) == 0
+    assert math.isfinite(float(found["class"].detach()))
     sum(found.values()).backward()  # type: ignore[union-attr]
 
 
@@ -69,7 +76,8 @@ def test_velocity_counts_a_fifth() -> None:
 def test_who_sees_whom_in_denoising() -> None:
     found = visible(2, 2, 1, torch.tensor([[True, True], [True, False]]))[:, 0]
     assert found[0].int().tolist() == [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 0, 1]]
-    assert not found[1, :3, 3].any() and found[1, 3, 3]
+    assert not found[1, :3, 3].any()
+    assert found[1, 3, 3]
 
 
 def test_denoising_queries_are_near_their_boxes_and_large_noise_is_background() -> None:
@@ -77,8 +85,11 @@ def test_denoising_queries_are_near_their_boxes_and_large_noise_is_background() 
     targets = _targets([[1.0, 2.0], [-3.0, 4.0]], [4, 7])
     noisy = make(targets, config, torch.Generator().manual_seed(0))
     again = make(targets, config, torch.Generator().manual_seed(0))
-    assert noisy is not None and again is not None and torch.equal(noisy.anchors, again.anchors)
-    assert noisy.anchors.shape == (1, 6, 3) and noisy.allowed.shape == (1, 1, 12, 12)
+    assert noisy is not None
+    assert again is not None
+    assert torch.equal(noisy.anchors, again.anchors)
+    assert noisy.anchors.shape == (1, 6, 3)
+    assert noisy.allowed.shape == (1, 1, 12, 12)
     low, high = (torch.tensor(end).double() for end in config.box)
     r = (low + noisy.anchors * (high - low) - noisy.codes[..., [0, 1, 4]]) / 0.5
     assert bool((r.abs() <= 1 + 1e-6).all())

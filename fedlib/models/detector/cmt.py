@@ -1,8 +1,8 @@
 """A compact cross-modal transformer for 3D detection (CMT, Yan et al., ICCV 2023) in pure torch.
 
-Tokens of the LiDAR grid and of the pictures, both with coordinate encodings; queries at learned 3D anchors; a
-transformer decoder over all tokens; heads at every layer. Parts are told apart by their names: ``img.``, ``lidar.``,
-``embed.``, ``decoder.{i}.``, ``heads.{i}.{branch}.`` and, with the option, ``heat.``.
+Tokens of the LiDAR grid and of the pictures, both with coordinate encodings; queries at learned 3D anchors;
+a transformer decoder over all tokens; heads at every layer. Parts are told apart by their names: ``img.``,
+``lidar.``, ``embed.``, ``decoder.{i}.``, ``heads.{i}.{branch}.`` and, with the option, ``heat.``.
 """
 
 from __future__ import annotations
@@ -101,14 +101,14 @@ class CMT(nn.Module):
 
         q = torch.zeros(batch, anchors.shape[1], config.width, device=grid.device, dtype=tokens.dtype)
         where, bias = self.embed.queries(anchors, projections, inverse), prior(anchors, projections, config)
-        logits, codes = [], []
+        logits, codes, references = [], [], anchors
         for number, (layer, head) in enumerate(zip(self.decoder, self.heads)):
             if number and config.refine:
-                anchors = place.detach()  # noqa: F821 - set by the layer before
+                anchors = references.detach()
                 where = self.embed.queries(anchors, projections, inverse)
                 bias = prior(anchors, projections, config)
             q = layer(q, where, keys, tokens, bias, allowed)
-            said, code, place = head(q, anchors)
+            said, code, references = head(q, anchors)
             logits.append(said)
             codes.append(code)
         all_logits, all_codes = torch.stack(logits), torch.stack(codes)  # (L, B, Q + N, 10)

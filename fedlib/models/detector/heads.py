@@ -13,7 +13,7 @@ _RARE = -2.19  # logit of a class before training: a probability of 0.1
 
 
 class Head(nn.ModuleDict):
-    """Six branches, each Linear-LN-ReLU-Linear; centre and height start at 0, so queries start at their anchors."""
+    """Six branches, each Linear-LN-ReLU-Linear; centre and height start at 0: queries start at anchors."""
 
     def __init__(self, config: Config) -> None:
         d = config.width

@@ -120,7 +120,7 @@ def lidar_grid(points: np.ndarray, config: Config) -> np.ndarray:
 
 
 def augmentation(rng: np.random.Generator) -> np.ndarray:
-    """Return a random A (4, 4): rotation by up to 0.39 rad, scale 0.95 to 1.05, each axis flipped half the time."""
+    """Return a random A (4, 4): rotation by up to 0.39 rad, scale 0.95 to 1.05, and flips."""
     angle, scale = rng.uniform(-0.39, 0.39), rng.uniform(0.95, 1.05)
     flip = np.where(rng.random(2) < 0.5, -1.0, 1.0)
     c, s = np.cos(angle), np.sin(angle)
