@@ -74,6 +74,14 @@ def test_changed_parameters_are_named_with_both_values(layout, notebook):
     assert reason == "parameter colour: 'red' -> 'green'; parameter size: 3 -> 4"
 
 
+def test_the_order_of_a_parameter_s_members_is_no_change_and_their_type_is_one():
+    def made(options):
+        return key.Inputs(notebook="", parameters={"overrides": options}, modules={}, lock="")
+
+    assert key.changes(made({"a": 1, "b": 2}), made({"b": 2, "a": 1})) == []
+    assert key.changes(made({"a": 1}), made({"a": True})) == ["parameter overrides: {'a': 1} -> {'a': True}"]
+
+
 @pytest.mark.usefixtures("executed")
 def test_changed_library_module_is_named_and_an_unrelated_one_does_not_matter(layout, notebook, monkeypatch):
     real = code.module_hashes
