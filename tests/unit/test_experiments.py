@@ -14,6 +14,8 @@ from fedlib.data import partition
 from fedlib.errors import InputError
 from fedlib.experiments import foundations, mpt, settings
 from fedlib.experiments.federated import Bench, trajectory_of
+from fedlib.experiments.mpt_scenario import bench_of, scores
+from fedlib.experiments.mpt_tracking import cells_of
 from fedlib.experiments.pool import run_all
 from fedlib.experiments.study import Study
 from fedlib.federation.tasks import ImageData
@@ -236,3 +238,23 @@ def test_skew_grows_as_alpha_falls() -> None:
         full = counts[counts.sum(1) > 0]
         share[alpha] = float(np.mean(full.max(1) / full.sum(1)))
     assert share[0.1] > 0.3 > 0.2 > share[1000.0]
+
+
+def test_the_floor_is_the_score_of_a_constant_answer() -> None:
+    config = settings.load("mpt", "smoke")
+    floors = mpt.constant_answers(config)
+    assert list(floors.index) == list(config.tasks)
+    for task, row in floors.iterrows():
+        own = config.for_task(str(task))
+        labels = bench_of(own).part("test").labels
+        (rare,) = own.rare_classes
+        constant = scores(labels, np.full_like(labels, rare), int(rare), 10)
+        assert row["rare_f1"] == pytest.approx(constant["rare_f1"])
+        assert row["accuracy"] == pytest.approx(np.bincount(labels).max() / len(labels))
+
+
+def test_neighbouring_cells_share_no_rounds_so_that_they_need_not_wait() -> None:
+    cells = cells_of(settings.load("mpt", "smoke", seeds=2), ["mpt", "fedavg"])
+    assert [(cell.departure.seed, cell.training) for cell in cells] == [
+        (0, "holdout"), (1, "holdout"), (0, "train"), (1, "train")
+    ]  # fmt: skip
