@@ -64,7 +64,7 @@ class CMT(nn.Module):
                 nn.ReLU(),
                 nn.Conv2d(d, NUM_CLASSES, 1),
             )
-            nn.init.constant_(self.heat[-1].bias, -2.19)
+            nn.init.constant_(self.heat.get_parameter("3.bias"), -2.19)
 
     def forward(self, inputs: Inputs, generator: torch.Generator | None = None) -> Outputs:
         """Return the predictions of all layers.

@@ -25,9 +25,9 @@ class Head(nn.ModuleDict):
         )
         self.config = config
         for name in ("centre", "height"):
-            for tensor in self[name][-1].parameters():
+            for tensor in self[name].get_submodule("3").parameters():
                 nn.init.zeros_(tensor)
-        nn.init.constant_(self["cls"][-1].bias, _RARE)
+        nn.init.constant_(self["cls"].get_parameter("3.bias"), _RARE)
 
     def forward(self, q: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return logits (B, Q, 10), codes (B, Q, 10) in metres, and the new references (B, Q, 3) in 0..1.
