@@ -22,6 +22,18 @@ def test_counts_add_up_to_the_published_sizes(flag: str) -> None:
         assert sum(row) == info["n_samples"][split]
 
 
+@pytest.mark.parametrize("flag", list(COUNTS))
+def test_the_full_set_has_the_counts_of_the_published_one(flag: str) -> None:
+    made = cells.split_counts(flag, sum(COUNTS[flag]["train"]))
+    for split, row in COUNTS[flag].items():
+        assert made[split].tolist() == list(row)
+
+
+def test_small_sets_keep_enough_test_pictures_and_no_more_than_there_are() -> None:
+    assert abs(sum(cells.split_counts("oct", 1000)["test"]) - 500) <= 4
+    assert sum(cells.split_counts("path", 80_000)["test"]) == 7180
+
+
 @pytest.mark.parametrize("flag", ["derma", "oct"])
 def test_shares_channels_and_names_are_those_of_the_set(flag: str) -> None:
     made = data.load(f"cells:{flag}", train_images=1000)

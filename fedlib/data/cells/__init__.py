@@ -22,7 +22,7 @@ from fedlib.errors import InputError, choose
 
 SIZES = (28, 64)
 FEWEST = 100  # training images
-VERSION = 1  # of the pictures; a change of the drawing counts it up
+VERSION = 2  # of the pictures; a change of the drawing counts it up
 
 
 def members() -> list[str]:
@@ -36,7 +36,7 @@ def cards() -> list[Card]:
 
 
 def load(
-    flag: str, *, root: Path, download: bool, size: int = 28, train_images: int = 4000, seed: int = 0
+    flag: str, *, root: Path, download: bool, size: int = 28, train_images: int | None = 4000, seed: int = 0
 ) -> ImageSet:
     """Return a set's pictures; the first time on a machine they are generated.
 
@@ -45,9 +45,10 @@ def load(
         root: without effect; the pictures are kept in the state folder.
         download: without effect.
         size: side of the pictures in pixels: 28 or 64.
-        train_images: number of training pictures; an eighth as many for validation, half as many for the test, up
-            to rounding. The shares of the classes in each split are those of the MedMNIST set; every class has at
-            least one picture.
+        train_images: number of training pictures, up to rounding; None is that of the MedMNIST set. Validation and
+            test are scaled alike, but have at least an eighth and half as many, as far as the MedMNIST set has
+            them. The shares of the classes in each split are those of the MedMNIST set; every class has at least
+            one picture.
         seed: of the generator. It says which data set is meant and is not the seed of an experiment.
 
     Raises:
@@ -59,13 +60,15 @@ def load(
     return ImageSet(f"cells:{flag}", splits, [names[str(c)] for c in range(len(names))], _card(flag))
 
 
-def hospitals(flag: str, *, size: int = 28, train_images: int = 4000, seed: int = 0) -> dict[str, np.ndarray]:
+def hospitals(
+    flag: str, *, size: int = 28, train_images: int | None = 4000, seed: int = 0
+) -> dict[str, np.ndarray]:
     """Return the hospital (0 to 4) of every picture, (n,) int64 by split; arguments as for :func:`load`."""
     arrays = _arrays(flag, size, train_images, seed)
     return {key: arrays[f"{key}_hospitals"] for key in SPLITS}
 
 
-def find(flag: str, *, root: Path, size: int = 28, train_images: int = 4000, seed: int = 0) -> Found:
+def find(flag: str, *, root: Path, size: int = 28, train_images: int | None = 4000, seed: int = 0) -> Found:
     """Say that the set is always there; ``where`` is the cache if the pictures have been made.
 
     Raises:
@@ -75,7 +78,9 @@ def find(flag: str, *, root: Path, size: int = 28, train_images: int = 4000, see
     return Found(f"cells:{flag}", present=True, where=path if path.is_file() else None, what_to_do="")
 
 
-def write_npz(path: Path, flag: str, *, size: int = 28, train_images: int = 4000, seed: int = 0) -> Path:
+def write_npz(
+    path: Path, flag: str, *, size: int = 28, train_images: int | None = 4000, seed: int = 0
+) -> Path:
     """Write the set as a MedMNIST file: ``<split>_images`` (n, s, s[, 3]), ``<split>_labels`` (n, 1), uint8."""
     arrays = _arrays(flag, size, train_images, seed)
     content = {f"{key}_labels": arrays[f"{key}_labels"].astype(np.uint8)[:, None] for key in SPLITS}
@@ -89,16 +94,20 @@ def write_npz(path: Path, flag: str, *, size: int = 28, train_images: int = 4000
 def split_counts(flag: str, train_images: int) -> dict[str, np.ndarray]:
     """Return the number of pictures of each class by split, in the proportions of the MedMNIST set."""
     shares = {"test": COUNTS[flag]["train"]} | COUNTS[flag]
-    sizes = {"train": train_images, "val": train_images // 8, "test": train_images // 2}
-    return {
-        key: np.maximum(np.rint(np.array(shares[key]) * sizes[key] / sum(shares[key])).astype(int), 1)
-        for key in SPLITS
-    }
+    official = medmnist.INFO[_medmnist(flag)]["n_samples"]
+    scale = train_images / official["train"]
+    found = {}
+    for key, least in (("train", 1.0), ("val", 1 / 8), ("test", 1 / 2)):
+        # scaled alone, a small set would have a handful of test pictures: OCTMNIST has 1,000 for 97,477
+        size = max(official[key] * scale, min(official[key], train_images * least))
+        counts = np.array(shares[key]) * size / sum(shares[key])
+        found[key] = np.maximum(np.rint(counts).astype(int), 1)
+    return found
 
 
-def _arrays(flag: str, size: int, train_images: int, seed: int) -> dict[str, np.ndarray]:
+def _arrays(flag: str, size: int, train_images: int | None, seed: int) -> dict[str, np.ndarray]:
     path = _path(flag, size, train_images, seed)
-    return prepared.once(path, lambda: _make(flag, size, train_images, seed))
+    return prepared.once(path, lambda: _make(flag, size, _number(flag, train_images), seed))
 
 
 def _make(flag: str, size: int, train_images: int, seed: int) -> dict[str, np.ndarray]:
@@ -114,13 +123,18 @@ def _make(flag: str, size: int, train_images: int, seed: int) -> dict[str, np.nd
     return arrays
 
 
-def _path(flag: str, size: int, train_images: int, seed: int) -> Path:
-    choose("cells flag", flag, members())
+def _path(flag: str, size: int, train_images: int | None, seed: int) -> Path:
     choose("size", size, SIZES)
-    for name, value, least in (("train_images", train_images, FEWEST), ("seed", seed, 0)):
+    number = _number(flag, train_images)
+    for name, value, least in (("train_images", number, FEWEST), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise InputError(f"{name} is {value!r}; allowed: an integer >= {least}")
-    return prepared.path_of(f"cells-{flag}-{size}", train_images, seed, VERSION)
+    return prepared.path_of(f"cells-{flag}-{size}", number, seed, VERSION)
+
+
+def _number(flag: str, train_images: int | None) -> int:
+    choose("cells flag", flag, members())
+    return sum(COUNTS[flag]["train"]) if train_images is None else train_images
 
 
 def _medmnist(flag: str) -> str:

@@ -14,9 +14,11 @@ import numpy as np
 from fedlib import seeds
 
 HOSPITALS = 5
-SCATTER = {"shape": 0.16, "colour": 0.45}
-"""Standard deviation of a picture around its class, in units of the whole range of a parameter. Stains say little
-about a class, so a linear classifier on pixels stays far from the ceiling."""
+SHAPE_SCATTER = 0.16
+"""Standard deviation of shapes around their class, in units of a parameter's range."""
+COLOUR_SHARE, TONE_SCATTER, HUE_SCATTER = 0.5, 0.3, 0.15
+"""Part of the colours' range over which classes lie; standard deviation of a picture's tone (all channels
+together) and hue (each channel). Stains say little about a class."""
 _BATCH = 1024
 
 
@@ -71,8 +73,13 @@ def class_looks(flag: str, num_classes: int, labels: np.ndarray, rng: np.random.
         draw = seeds.rng(0, "cells", flag, name)
         strips = np.stack([draw.permutation(num_classes) for _ in range(columns)], axis=1)
         centres = (strips + draw.random((num_classes, columns))) / num_classes
-        scatter = SCATTER["colour" if columns == 3 else "shape"]
-        values = centres[labels] + scatter * rng.standard_normal((len(labels), columns))
+        noise = rng.standard_normal((len(labels), columns))
+        if columns == 3:
+            tone = rng.standard_normal((len(labels), 1))
+            centres = 0.5 + COLOUR_SHARE * (centres - 0.5)
+            values = centres[labels] + TONE_SCATTER * tone + HUE_SCATTER * noise
+        else:
+            values = centres[labels] + SHAPE_SCATTER * noise
         found[name] = (low + (high - low) * np.clip(values, -0.2, 1.2)).astype(np.float32)
     return Looks(**{name: v[:, 0] if v.shape[1] == 1 else v for name, v in found.items()})
 
