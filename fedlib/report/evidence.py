@@ -21,7 +21,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from fedlib.data import card
 from fedlib.errors import InputError
 from fedlib.experiments import settings as profiles
-from fedlib.experiments.settings import MPTSettings, Settings
+from fedlib.experiments.settings import Settings
 from fedlib.report import verdict as verdicts
 from fedlib.report.register import Frozen, lookup
 from fedlib.report.verdict import DataUse, Part, Provenance, Verdict
@@ -279,12 +279,8 @@ def _changed(settings: Settings) -> tuple[str, ...]:
 
 def _differing(runs: Sequence[Run], settings: Settings) -> list[str]:
     """Names of the settings that a run was not computed with: sweeps do so on purpose, and are no longer the
-    profile. What the profile itself plans for a task or a backbone is no difference."""
-    planned: list[Settings] = [settings]
-    if isinstance(settings, MPTSettings):
-        bases = [settings, *map(settings.for_task, settings.tasks)]
-        planned = [*bases, *(base.for_backbone(name) for base in bases for name in settings.backbones)]
-    plans = [plan.model_dump(mode="json", exclude={*_WHERE_IT_RUNS}) for plan in planned]
+    profile. What the profile itself plans for a task, a backbone or a data set is no difference."""
+    plans = [plan.model_dump(mode="json", exclude={*_WHERE_IT_RUNS}) for plan in settings.variants()]
     found: dict[str, None] = {}
     for run in runs:
         if _dataset(run) is None:  # not of these settings at all
