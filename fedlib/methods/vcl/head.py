@@ -80,9 +80,8 @@ class GrowingHead(nn.Module):
         """
         table = torch.full((max(self.classes, default=-1) + 1,), -1)
         table[list(self.classes)] = torch.arange(len(self.classes))
-        rows = (
-            table[labels] if len(labels) == 0 or int(labels.max()) < len(table) else labels.new_tensor([-1])
-        )
+        known = len(labels) == 0 or 0 <= int(labels.min()) <= int(labels.max()) < len(table)
+        rows = table[labels] if known else labels.new_tensor([-1])
         if (rows < 0).any():
             raise InputError(f"labels {labels.unique().tolist()}; allowed: {sorted(self.classes)}")
         return rows

@@ -120,8 +120,7 @@ def test_guards() -> None:
 
 def test_matrices_that_are_too_large_are_refused() -> None:
     with pytest.raises(InputError, match="4096"):
-        linear_cka(torch.zeros(4200, 3).normal_(generator=seeds.torch_generator(0, "n")), torch.ones(4200, 3).cumsum(0),
-                   hsic="unbiased")  # fmt: skip
+        linear_cka(draw(4200, 3), draw(4200, 2), hsic="unbiased")
 
 
 def test_large_means_in_float32_do_not_cancel_digits() -> None:
