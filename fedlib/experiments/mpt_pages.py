@@ -154,7 +154,7 @@ def reserve_or_train(settings: MPTSettings) -> tuple[Study, pd.DataFrame]:
     methods = ("mpt", "ncm", "oracle")
     cells = cells_of(settings, methods, training="holdout") + cells_of(settings, methods, training="train")
     study = follow(cells)
-    rows = study.metrics[study.metrics["readout"] == "shared"]
+    rows = study.metrics[study.metrics["readout"].isin(["shared", "none"])]
     frame = rows.assign(holdout=rows["training"] == "holdout").drop(columns=["training", "readout"])
     return study, frame.reset_index(drop=True)
 

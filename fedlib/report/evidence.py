@@ -11,96 +11,36 @@ import json
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import nbformat
 import pandas as pd
 from IPython.display import display
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from fedlib.data import card
 from fedlib.errors import InputError
 from fedlib.experiments import settings as profiles
 from fedlib.experiments.settings import Settings
 from fedlib.report import verdict as verdicts
-from fedlib.report.register import Frozen, lookup
-from fedlib.report.verdict import DataUse, Part, Provenance, Verdict
+from fedlib.report.payloads import (
+    ADAPTER,
+    MIME,
+    AnyPayload,
+    Collected,
+    FindingPayload,
+    FinishedPayload,
+    RunInfo,
+    RunPayload,
+    VerdictPayload,
+)
+from fedlib.report.register import lookup
+from fedlib.report.rendering import runs_html, runs_text, verdict_html, verdict_text
+from fedlib.report.verdict import DataUse, Provenance, Verdict
 from fedlib.runs import Run
 
-MIME = "application/vnd.fedlib+json"
 _WHERE_IT_RUNS = ("device",)  # changes no number beyond rounding
 _PACKAGES = ("python", "torch", "numpy", "fedlib")
-
-
-class RunInfo(Frozen):
-    """The runs of one experiment in words.
-
-    Attributes:
-        name: dotted name of the experiment.
-        keys: first ten hex digits of each run's key.
-        data: data sets and their kind.
-        profile: name of the profile.
-        changed: names of the settings that differ from the profile's, or from the settings in a run.
-        seeds: the seeds in the results.
-        seconds: time that the runs took to compute, added up.
-        versions: versions of the packages that computed them.
-    """
-
-    name: str
-    keys: tuple[str, ...]
-    data: tuple[DataUse, ...]
-    profile: str
-    changed: tuple[str, ...]
-    seeds: tuple[int, ...]
-    seconds: float
-    versions: dict[str, str]
-
-
-class VerdictPayload(Frozen):
-    """The payload of ``judge``."""
-
-    kind: Literal["verdict"] = "verdict"
-    verdict: Verdict
-
-
-class RunPayload(Frozen):
-    """The payload of ``provenance``."""
-
-    kind: Literal["run"] = "run"
-    runs: tuple[RunInfo, ...]
-
-
-class FindingPayload(Frozen):
-    """The payload of ``finding``: a sentence of ours that other pages of the book quote.
-
-    Attributes:
-        name: of the finding.
-        text: the finding in words, computed from results.
-        provenance: where the results come from.
-    """
-
-    kind: Literal["finding"] = "finding"
-    name: str
-    text: str
-    provenance: Provenance
-
-
-class FinishedPayload(Frozen):
-    """The payload of ``finish``: the last cell was reached."""
-
-    kind: Literal["finished"] = "finished"
-
-
-AnyPayload = VerdictPayload | RunPayload | FindingPayload | FinishedPayload
-Payload = Annotated[AnyPayload, Field(discriminator="kind")]
-_PAYLOAD: TypeAdapter[AnyPayload] = TypeAdapter(Payload)
-
-
-class Collected(Frozen):
-    """A payload and the page that showed it (``part/name``)."""
-
-    page: str
-    payload: Payload
 
 
 class _Shown:
@@ -140,7 +80,7 @@ def judge(claim_id: str, frame: pd.DataFrame, *, run: Run | Sequence[Run], setti
     result = verdicts.judge(entry, frame, _origin(runs, settings))
     if foreign := set(frame["seed"]) - _seeds(runs):
         raise InputError(f"results have seed {min(foreign)}, and no run has it: they come from other runs")
-    display(_Shown(VerdictPayload(verdict=result), _verdict_text(result), _verdict_html(result)))
+    display(_Shown(VerdictPayload(verdict=result), verdict_text(result), verdict_html(result)))
 
 
 def finding(name: str, text: str, *, run: Run | Sequence[Run], settings: Settings) -> None:
@@ -166,7 +106,7 @@ def provenance(*runs: Run, settings: Settings) -> None:
         settings: the settings of the runs; they name the profile.
     """
     infos = _infos(runs, settings)
-    display(_Shown(RunPayload(runs=infos), _runs_text(infos), _runs_html(infos)))
+    display(_Shown(RunPayload(runs=infos), runs_text(infos), runs_html(infos)))
 
 
 def finish() -> None:
@@ -227,7 +167,7 @@ def findings_of(collected: Sequence[Collected], name: str) -> list[tuple[str, Fi
 
 def _payload(raw: Any, page: str, number: int) -> AnyPayload:
     try:
-        payload = _PAYLOAD.validate_json(json.dumps(raw))
+        payload = ADAPTER.validate_json(json.dumps(raw))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(step) for step in first["loc"])
@@ -318,87 +258,3 @@ def _info(name: str, runs: Sequence[Run], settings: Settings) -> RunInfo:
         seconds=float(sum(run.seconds for run in runs)),
         versions={package: " and ".join(each) for package, each in found.items()},
     )
-
-
-# --- how it looks -----------------------------------------------------------------------------------------------
-
-
-def _verdict_text(verdict: Verdict) -> str:
-    lines = [f"{verdict.id}: {verdict.word}", verdict.sentence]
-    lines += [f"  {part.says}: {part.numbers}; {part.distance}" for part in verdict.parts]
-    return "\n".join(lines)
-
-
-def _verdict_html(verdict: Verdict) -> str:
-    entry = verdict.entry
-    caption = f"{entry.id} ({entry.where}), on {verdict.provenance}."
-    head = ("the paper says", "paper", "ours: mean ± sd", "gap", "verdict")
-    outcome = f"{verdict.word}. {verdict.sentence}"
-    if len(verdict.parts) == 1:  # claim and comparison fit one row
-        (part,) = verdict.parts
-        rows = [_row([entry.statement, entry.paper_value, part.numbers, part.distance, outcome], strong=4)]
-    else:
-        rows = [_row([entry.statement, entry.paper_value, "–", "–", outcome], strong=4)]
-        rows += [
-            _row([part.says, _printed(part, entry.id), part.numbers, part.distance, _outcome(part)])
-            for part in verdict.parts
-        ]
-    return _table(caption, head, rows)
-
-
-def _printed(part: Part, claim_id: str) -> str:
-    rule = next(rule for rule in lookup(claim_id).parts if rule.says == part.says)
-    return "–" if rule.value is None else verdicts.number(rule.value, rule.value)
-
-
-def _outcome(part: Part) -> str:
-    words = [] if part.holds is None else ["holds" if part.holds else "does not hold"]
-    if part.within is not None:
-        words.append("within the tolerance" if part.within else "outside the tolerance")
-    return ", ".join(words)
-
-
-def _runs_text(infos: Sequence[RunInfo]) -> str:
-    return "\n".join("; ".join(_cells(info)) for info in infos)
-
-
-def _runs_html(infos: Sequence[RunInfo]) -> str:
-    head = ("run", "data", "profile", "seeds", "seconds", "key", "versions")
-    return _table("Where the numbers of this page come from.", head, [_row(_cells(info)) for info in infos])
-
-
-def _cells(info: RunInfo) -> list[str]:
-    changed = f", other {', '.join(info.changed)}" if info.changed else ""
-    more = f" and {len(info.keys) - 1} more" if len(info.keys) > 1 else ""
-    return [
-        info.name,
-        ", ".join(f"{item.name} ({item.kind})" for item in info.data) or "none: random numbers",
-        f"{info.profile}{changed}",
-        ", ".join(map(str, info.seeds)),
-        f"{info.seconds:.1f}",
-        f"{info.keys[0]}{more}",
-        ", ".join(f"{name} {version}" for name, version in info.versions.items()),
-    ]
-
-
-def _table(caption: str, head: Sequence[str], rows: Sequence[str]) -> str:
-    columns = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    lines = [
-        '<table class="fedlib-evidence">',
-        f"<caption>{escape(caption)}</caption>",
-        f"<thead><tr>{columns}</tr></thead>",
-        "<tbody>",
-        *rows,
-        "</tbody>",
-        "</table>",
-    ]
-    return "\n".join(lines)
-
-
-def _row(cells: Sequence[str], strong: int | None = None) -> str:
-    first = f'<th scope="row">{escape(cells[0])}</th>'
-    rest = (
-        f"<td>{'<strong>' if i == strong else ''}{escape(cell)}{'</strong>' if i == strong else ''}</td>"
-        for i, cell in enumerate(cells[1:], start=1)
-    )
-    return f"<tr>{first}{''.join(rest)}</tr>"

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from fedlib import files
 from fedlib.errors import InputError
 from fedlib.experiments import settings as profiles
-from fedlib.report.evidence import Collected, RunInfo, RunPayload, VerdictPayload
+from fedlib.report.payloads import Collected, RunInfo, RunPayload, VerdictPayload
 from fedlib.report.register import Entry, Frozen, lookup
 from fedlib.report.verdict import Provenance, Verdict, judge_sides
 

@@ -22,8 +22,8 @@ from fedlib.book import build, key
 from fedlib.book.layout import Layout
 from fedlib.files import sha256
 from fedlib.report import register
-from fedlib.report.evidence import MIME, FinishedPayload, RunInfo, RunPayload, VerdictPayload
 from fedlib.report.measure import Group, estimate
+from fedlib.report.payloads import MIME, FinishedPayload, RunInfo, RunPayload, VerdictPayload
 from fedlib.report.verdict import DataUse, Part, Provenance, Verdict
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="

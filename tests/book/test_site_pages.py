@@ -12,7 +12,7 @@ from sphinx_external_toc.parsing import parse_toc_yaml
 from fedlib.book import pages
 from fedlib.experiments import settings
 from fedlib.report import register
-from fedlib.report.evidence import Collected, FindingPayload
+from fedlib.report.payloads import Collected, FindingPayload
 from fedlib.report.recorded import Record, Recorded
 from fedlib.report.verdict import DataUse, Provenance, Verdict, judge_sides
 

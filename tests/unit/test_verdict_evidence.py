@@ -14,7 +14,7 @@ from bs4 import BeautifulSoup
 
 from fedlib.errors import InputError
 from fedlib.experiments import settings as profiles
-from fedlib.report import evidence, register, verdict
+from fedlib.report import evidence, register, rendering, verdict
 from fedlib.runs import Run
 
 COMMON = {"remaining": 0.02, "round": 13, "phase": "after", "distance": "mahalanobis", "metric": "rare_f1"}
@@ -183,7 +183,7 @@ def test_the_mark_of_the_end_is_small(shown: list[dict[str, Any]]) -> None:
 
 
 def test_text_in_a_table_is_never_markup() -> None:
-    row = evidence._row(["<b>a", "b & c"])
+    row = rendering._row(["<b>a", "b & c"])
     assert row == '<tr><th scope="row">&lt;b&gt;a</th><td>b &amp; c</td></tr>'
 
 

@@ -263,6 +263,8 @@ def test_frames_of_tasks_and_backbones_can_be_judged():
 def test_frames_of_single_pages_can_be_judged():
     _, frame = mpt.reserve_or_train(config(rounds=9))
     assert frame["holdout"].dtype == bool
+    errors = frame[(frame["metric"] == "prototype_error") & (frame["method"] == "ncm")]
+    assert errors.groupby("holdout").size().tolist() == [7, 7]  # both uses, every round after the departure
     judged("MPT-19", frame)
     table, rows = mpt.demands(config())
     assert len(table) == 12
