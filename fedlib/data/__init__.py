@@ -1,6 +1,6 @@
 """Data sets behind one type, their partition over clients, and the step from bytes to tensors."""
 
-from fedlib.data.catalogue import available, card, cards, driving, find, load
+from fedlib.data.catalogue import available, card, cards, domains, driving, find, load
 from fedlib.data.files import Found
 from fedlib.data.imageset import Card, ImageSet, Split
 from fedlib.data.partition import Partition
@@ -16,6 +16,7 @@ __all__ = [
     "available",
     "card",
     "cards",
+    "domains",
     "driving",
     "find",
     "load",

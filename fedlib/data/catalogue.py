@@ -3,8 +3,9 @@
 A data set is one module and one line in ``MODULES``. The module has
 
 * ``load(*, root, download, ...) -> ImageSet`` (its further keyword arguments are the set's options),
-* ``find(*, root, ...) -> Found`` with the same options, which reads no image, and
-* ``CARD``, what is known about it before it is loaded.
+* ``find(*, root, ...) -> Found`` with the same options, which reads no image,
+* ``CARD``, what is known about it before it is loaded, and
+* ``domains(*, root, ...)`` with the same options, if it knows where each image comes from: see :func:`domains`.
 
 A family such as ``medmnist:<flag>`` takes the part behind the colon as first argument of both functions, lists
 what is allowed there in ``members()``, and has ``cards()`` instead of ``CARD``. Modules are named as text so that
@@ -18,6 +19,8 @@ import inspect
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import numpy as np
 
 from fedlib import paths
 from fedlib.data.files import Found
@@ -79,6 +82,25 @@ def load(name: str, *, root: str | Path | None = None, download: bool = False, *
     _check_options(name, module, options)
     image_set: ImageSet = module.load(*member, root=_root(root), download=download, **options)
     return image_set
+
+
+def domains(name: str, *, root: str | Path | None = None, **options: Any) -> dict[str, np.ndarray] | None:
+    """Return where each image of a set comes from, int64 (n,) by split; None for a set that does not know.
+
+    Args:
+        name: as for :func:`load`.
+        root: as for :func:`load`.
+        options: options of the data set, the same as for :func:`load`.
+
+    Raises:
+        InputError: unknown name or option.
+    """
+    module, member = _resolve(name)
+    _check_options(name, module, options)
+    if not hasattr(module, "domains"):
+        return None
+    found: dict[str, np.ndarray] = module.domains(*member, root=_root(root), **options)
+    return found
 
 
 def driving(name: str, *, root: str | Path | None = None, **options: Any) -> Any:

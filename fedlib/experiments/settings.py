@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fedlib.data import named_partition
 from fedlib.errors import InputError, choose
 
 Profile = Literal["smoke", "quick", "overnight", "paper"]
@@ -200,7 +201,7 @@ class VCLSettings(Settings):
         num_tasks: tasks T that the classes are dealt to.
         class_order: order in which classes appear; None is the natural one for seed 0 and a permutation otherwise.
         datasets: further data sets: name in the paper's tables and the settings that each changes.
-        partitions: ``IID``, or ``dirichlet_<alpha>``: how the training samples are split over the clients.
+        partitions: how the training samples are split over the clients, see ``fedlib.data.named_partition``.
         options: what is changed in both presets of ``fedlib.methods.vcl.presets``.
         code: what is changed further in the preset ``code``.
         classifiers: what is changed in the training of the baselines' classifiers, a
@@ -216,7 +217,7 @@ class VCLSettings(Settings):
     class_order: tuple[Annotated[int, Field(ge=0)], ...] | None
     datasets: dict[str, dict[str, Any]]
     partitions: Annotated[
-        tuple[Annotated[str, Field(pattern=r"^(IID|dirichlet_\d+(\.\d+)?)$")], ...], Field(min_length=1)
+        tuple[Annotated[str, Field(pattern=named_partition.PATTERN)], ...], Field(min_length=1)
     ]
     options: dict[str, Any]
     code: dict[str, Any]

@@ -9,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from fedlib.data.lossy_partition import LossySplit
+from fedlib.data.partition import Holdings
 from fedlib.experiments.pool import run_all
 from fedlib.experiments.settings import VCLSettings
 from fedlib.experiments.study import Study
@@ -34,9 +36,9 @@ def rows(
     """Run VCL-FPFT with several sets of options.
 
     Columns of the metrics: seed, dataset, partition, row, stage (``tasks``: the continual stage; ``joint``: one
-    head trained on all classes at once; ``messages``), scope (taw, cil, all, none), after and task (from 0; -1
-    where the number belongs to no task), metric, value. With several encoders of the test images, one for each
-    client, every number is their mean.
+    head trained on all classes at once; ``messages``; ``partition``, see :func:`lost_and_repeated`), scope (taw,
+    cil, all, none), after and task (from 0; -1 where the number belongs to no task), metric, value. With several
+    encoders of the test images, one for each client, every number is their mean.
 
     Metrics of both stages: overall_accuracy, average_accuracy, task_accuracy (after the last task); in the scope
     cil also balanced_accuracy, macro_f1, majority and constant. Of ``tasks``: accuracy (of each task after each),
@@ -106,7 +108,8 @@ def row_run(scene: Scene, partition: str, seed: int, options: Options) -> Run:
             tidy(evaluate_encoders(head, features, scene.test.labels, options), stage)
             for stage, head in heads.items()
         ]
-        metrics = pd.concat([*parts, sent(ledger, len(data))], ignore_index=True)
+        facts = [sent(ledger, len(data)), *lost_and_repeated(scene.partition(partition, seed))]
+        metrics = pd.concat([*parts, *facts], ignore_index=True)
         metrics.insert(0, "seed", seed)
         workspace.finish(metrics)
 
@@ -139,6 +142,18 @@ def tidy(matrices: Mapping[str, AccuracyMatrix], stage: str) -> pd.DataFrame:
             ]
     frame = pd.DataFrame(found, columns=list(COLUMNS)).dropna()  # one task has no forgetting
     return frame.groupby(list(COLUMNS[:-1]), sort=False, as_index=False)["value"].mean()
+
+
+def lost_and_repeated(split: Holdings) -> list[pd.DataFrame]:
+    """Return, for the split of the public code, coverage (share of samples held) and duplicates; else nothing.
+
+    The columns are those of :func:`rows`, the stage is ``partition``.
+    """
+    if not isinstance(split, LossySplit):
+        return []
+    numbers = {"coverage": split.coverage, "duplicates": float(split.duplicates)}
+    found = [("partition", "none", NO_TASK, NO_TASK, name, value) for name, value in numbers.items()]
+    return [pd.DataFrame(found, columns=list(COLUMNS))]
 
 
 def sent(ledger: Ledger, num_clients: int) -> pd.DataFrame:

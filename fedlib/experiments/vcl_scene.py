@@ -15,9 +15,10 @@ import pandas as pd
 import torch
 
 from fedlib import data, models
-from fedlib.data import ImageSet, Normalizer, Partition
-from fedlib.data import partition as partitions
+from fedlib.data import ImageSet, Normalizer
 from fedlib.data.class_tasks import class_order, task_split
+from fedlib.data.named_partition import named
+from fedlib.data.partition import Holdings
 from fedlib.errors import InputError
 from fedlib.experiments.settings import VCLSettings
 from fedlib.federation.rounds import Rounds
@@ -98,22 +99,22 @@ class Scene:
             raise InputError(f"class_order is {order}; allowed: each of 0 to {self.num_classes - 1} once")
         return task_split(order, self.settings.num_tasks)
 
-    def partition(self, name: str, seed: int) -> Partition:
-        """Return the clients' samples; ``IID``, or ``dirichlet_<alpha>``: each class split by Dirichlet shares.
+    def partition(self, name: str, seed: int) -> Holdings:
+        """Return the clients' training samples; see :func:`fedlib.data.named_partition.named`.
 
         Raises:
             InputError: a name of another form, or a partition that is not possible.
         """
-        labels, clients = self.images.splits["train"].labels, self.settings.num_clients
-        if name == "IID":
-            return partitions.iid(labels, clients, seed)
-        kind, _, alpha = name.partition("_")
-        try:
-            return partitions.dirichlet(labels, clients, float(alpha), seed, min_size=SMALLEST_CLIENT)
-        except ValueError as error:
-            if isinstance(error, InputError) and kind == "dirichlet":
-                raise
-            raise InputError(f"partition is {name!r}; allowed: IID, dirichlet_<alpha>") from None
+        settings = self.settings
+        where = data.domains(settings.dataset, **settings.dataset_options) if name == "domain" else None
+        return named(
+            name,
+            self.images.splits["train"].labels,
+            settings.num_clients,
+            seed,
+            min_size=SMALLEST_CLIENT,
+            domains=None if where is None else where["train"],
+        )
 
     def clients(self, partition: str, seed: int) -> dict[int, ImageData]:
         """Return the clients' training samples by client id."""

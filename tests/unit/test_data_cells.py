@@ -54,7 +54,7 @@ def test_bits_depend_on_seed_and_size_alone(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_hospitals_differ_in_how_their_pictures_look() -> None:
-    made, where = data.load("cells:path", train_images=1000), cells.hospitals("path", train_images=1000)
+    made, where = data.load("cells:path", train_images=1000), data.domains("cells:path", train_images=1000)
     assert {split: len(ids) for split, ids in where.items()} == {
         s: len(part) for s, part in made.splits.items()
     }

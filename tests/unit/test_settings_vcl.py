@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fedlib import data
 from fedlib.data.class_tasks import task_split
+from fedlib.data.lossy_partition import LossySplit
 from fedlib.errors import InputError
-from fedlib.experiments import settings
+from fedlib.experiments import settings, vcl
 from fedlib.experiments.vcl_scene import Scene
 from fedlib.report import register
 
@@ -62,3 +65,18 @@ def test_orders_and_tasks_that_do_not_fit_are_refused(changes: dict[str, object]
     base = {"dataset": "cells:oct", "dataset_options": {"train_images": 200}}
     with pytest.raises(InputError, match=message):
         Scene.of(settings.load("vcl", "smoke", base | changes))
+
+
+def test_a_row_on_the_code_split_says_what_was_lost_and_repeated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FEDLIB_HOME", str(tmp_path))
+    monkeypatch.setenv("FEDLIB_WORKERS", "1")
+    config = settings.load("vcl", "smoke", {"partitions": ["dirichlet_code_0.3", "IID"]})
+    metrics = vcl.rows(config, {"vcl": ("paper", {})}).metrics
+    facts = metrics[metrics["stage"] == "partition"].set_index("metric")
+    assert set(facts["partition"]) == {"dirichlet_code_0.3"}
+    split = Scene.of(config).partition("dirichlet_code_0.3", 0)
+    assert isinstance(split, LossySplit)
+    assert facts.loc["coverage", "value"] == split.coverage < 1
+    assert facts.loc["duplicates", "value"] == split.duplicates

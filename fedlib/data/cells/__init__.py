@@ -60,8 +60,8 @@ def load(
     return ImageSet(f"cells:{flag}", splits, [names[str(c)] for c in range(len(names))], _card(flag))
 
 
-def hospitals(
-    flag: str, *, size: int = 28, train_images: int | None = 4000, seed: int = 0
+def domains(
+    flag: str, *, root: Path, size: int = 28, train_images: int | None = 4000, seed: int = 0
 ) -> dict[str, np.ndarray]:
     """Return the hospital (0 to 4) of every picture, (n,) int64 by split; arguments as for :func:`load`."""
     arrays = _arrays(flag, size, train_images, seed)
