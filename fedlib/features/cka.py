@@ -133,7 +133,7 @@ def centred_gram(x: Tensor, chunk: int = CHUNK) -> Tensor:
 
 
 def is_constant(x: Tensor) -> bool:
-    """Return whether the rows of ``x`` (n, p) are equal up to rounding: |X~|^2 <= 1e-12 |X|^2."""
+    """Return whether the rows of ``x`` (n, p) are equal up to rounding: ``|X~|^2 <= 1e-12 |X|^2``."""
     energy = centred = 0.0
     for part in x.split(CHUNK, dim=1):
         part = part.double()

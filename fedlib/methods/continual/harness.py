@@ -1,6 +1,6 @@
 """One method on a sequence of tasks.
 
-Suites fix what all methods of a table have in common:
+Suites fix what all methods of a table have in common::
 
     lifelonger   Derakhshani et al. 2022 (Table 6 of Barros et al. 2026); 200 exemplars for replay methods
     verma        Verma et al. 2023 (Tables 7 and 8); methods that store no samples. Its schedule is not known to

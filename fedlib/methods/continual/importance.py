@@ -25,7 +25,7 @@ def gradient_moments(
     moment: Literal["abs", "square"],
     batch_size: int = 1,
 ) -> State:
-    """Return the mean over batches, weighted by their sizes, of sum_k |d v_k / d theta| or of its square.
+    """Return the mean over batches, weighted by their sizes, of ``sum_k |d v_k / d theta|`` or its square.
 
     With batches of one this is the mean over samples. Modes, gradients and BatchNorm statistics stay as they were.
 

@@ -46,7 +46,7 @@ def phase_scrambled(data: ImageData, generator: torch.Generator) -> ImageData:
 
 
 def discrepancy(logits: Tensor) -> Tensor:
-    """Return sum_{i<j} mean |softmax_i - softmax_j| of the heads' logits (J, B, C), ()."""
+    """Return ``sum_{i<j} mean |softmax_i - softmax_j|`` of the heads' logits (J, B, C), ()."""
     p = functional.softmax(logits, dim=2)
     pairs = [(p[i] - p[j]).abs().mean() for i, j in combinations(range(len(p)), 2)]
     return torch.stack(pairs).sum() if pairs else logits.new_zeros(())

@@ -14,7 +14,7 @@ from fedlib.methods.federated.fedavg import Local
 
 @dataclass(frozen=True)
 class FedSelect(ElementMasks):
-    """The score of an element is |w - G|, with G the global model at the start of the round.
+    """The score of an element is ``|w - G|``, with G the global model at the start of the round.
 
     The original compares with the client's own state at the last choice; the FedCKA authors' public code with G.
     """
@@ -22,5 +22,5 @@ class FedSelect(ElementMasks):
     name: ClassVar[str] = "fedselect"
 
     def scores(self, task: Task, local: Local) -> Tensor:
-        """Return |w - G| (P,)."""
+        """Return ``|w - G|`` (P,)."""
         return (local.model.values - local.start).abs()

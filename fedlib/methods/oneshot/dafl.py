@@ -77,7 +77,7 @@ def one_hot_loss(logits: Tensor) -> Tensor:
 
 
 def activation_loss(features: Sequence[Tensor]) -> Tensor:
-    """Return L_a = -mean |f(x)| of the clients' features (B, d_k), averaged over the clients, ()."""
+    """Return ``L_a = -mean |f(x)|`` of the clients' features (B, d_k), averaged over the clients, ()."""
     return -torch.stack([z.abs().mean() for z in features]).mean()
 
 

@@ -34,7 +34,7 @@ from fedlib.methods.vcl.shared_space import anchor_loss, public_loss
 
 @dataclass(frozen=True)
 class TrainedClient:
-    """A client after its training; what of it is sent is decided in :mod:`.messages`.
+    """A client after its training; what of it is sent is decided in :mod:`fedlib.methods.vcl.messages`.
 
     Attributes:
         client: client id.

@@ -1,4 +1,4 @@
-"""Class Gaussians as empirical moments of the features (the public code's default; section 4 of the book's page).
+"""Class Gaussians as empirical moments of the features (the public code's default)::
 
     class        m_c = mean,  S_c = 1/(n_c - 1) sum_i (z_i - m_c)(z_i - m_c)^T
     tied_total   S = 1/(n - 1) sum_i (z_i - zbar)(z_i - zbar)^T, around the mean of all classes: it contains the

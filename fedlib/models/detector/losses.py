@@ -31,7 +31,7 @@ def focal(logits: Tensor, classes: Tensor) -> Tensor:
 
 
 def box_error(codes: Tensor, wanted: Tensor) -> Tensor:
-    """Return sum_c w_c |codes - wanted| (...) of codes (..., 10); NaNs of ``wanted`` do not count."""
+    """Return ``sum_c w_c |codes - wanted|`` (...) of codes (..., 10); NaNs of ``wanted`` do not count."""
     known = wanted.isfinite()
     away = (codes - torch.where(known, wanted, codes.detach())).abs() * known
     return (away * codes.new_tensor(CODE_WEIGHTS)).sum(-1)
