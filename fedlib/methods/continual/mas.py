@@ -22,8 +22,8 @@ class MAS(Quadratic):
 
     Attributes:
         strength: lambda.
-        norm: ``squared`` is ``Omega_i = E_x |d ||f(x)||^2 / d theta_i|``; ``batch`` uses the gradient of a batch's mean
-            norm, not squared, as FACIL does.
+        norm: ``squared`` is ``Omega_i = E_x |d ||f(x)||^2 / d theta_i|``; ``batch`` uses the gradient of a batch's
+            mean norm, not squared, as FACIL does.
         merge: ``sum`` Omega <- Omega + Omega_t, or ``average`` Omega <- a Omega + (1 - a) Omega_t (FACIL).
         a: of ``average``.
         samples: of a task for Omega; None for all.

@@ -7,7 +7,8 @@
                    round 2  client -> server    class Gaussians under it: a second uplink
 
 The initial encoder counts as shared beforehand. Steps depend on the options of their part and of the parts before
-it (``PARTS`` in :mod:`fedlib.methods.vcl.presets`), so a caller can train clients once for many settings of the server.
+it (``PARTS`` in :mod:`fedlib.methods.vcl.presets`), so a caller can train clients once for many settings of the
+server.
 """
 
 from __future__ import annotations
