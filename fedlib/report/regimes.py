@@ -39,12 +39,12 @@ def gain_over_ratio(frame: pd.DataFrame, *, gain: str, label: str, title: str) -
         axis.axhline(0, color="#555555", linewidth=1)
         axis.axvline(1, color="#555555", linewidth=1, linestyle=":")
         axis.annotate(
-            "noise = what the prediction misses", (1, 0.98), xycoords=("data", "axes fraction"), rotation=90,
-            ha="right", va="top", fontsize=8, color="#333333",
+            "noise = what the prediction misses", (1.01, 0.98), xycoords=("data", "axes fraction"), rotation=90,
+            ha="left", va="top", fontsize=8, color="#333333",
         )  # fmt: skip
         axis.set(xlabel="noise-to-drift ratio q", ylabel=label)
         handles, names = axis.get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=3, frameon=False)
+        figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
         figure.suptitle(title, fontsize=12)
     return figure
 
