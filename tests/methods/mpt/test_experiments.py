@@ -37,6 +37,7 @@ SMALL = {
     "num_clients": 4,
     "remaining_fractions": [0.05],
     "rare_classes": [8],
+    "backbones": {"cnn3": {}, "mobilenet_v3_small": {}},  # the profile's have a length of their own
 }
 
 
