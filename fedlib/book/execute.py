@@ -274,6 +274,7 @@ class _Running:
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",  # no warning about frozen modules in the outputs
             "PYTHONHASHSEED": "0",
             "TQDM_DISABLE": "1",
+            "PYTHONWARNINGS": "ignore:IProgress not found",  # a progress bar that no page shows
         }
         environment.pop("MPLBACKEND", None)  # the kernel chooses the inline backend
         if not alone:
