@@ -7,7 +7,7 @@ classes to the head. :func:`joint` is therefore the reference: one head trained 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -147,8 +147,9 @@ def train_head(
 ) -> float:
     """Train the head on one task in place and return the mean loss of the last epoch.
 
-    Each step takes one batch of the current features and one of the replayed ones, which are cycled. Each
-    expectation of (7.1) is the mean over its batch.
+    Each step takes one batch of the current features and one of the replayed ones. The latter are cycled over all
+    epochs, so that each is used as often as any other, give or take one. Each expectation of (7.1) is the mean over
+    its batch.
 
     Args:
         head: with rows for all classes of both sets.
@@ -169,14 +170,14 @@ def train_head(
     if distil and teacher is not None:
         with torch.no_grad():
             old_logits = teacher(old_z)
-    cycle = _cycle(len(old_y), generator)
+    cycle = _Cycle(len(old_y), generator)
     value = torch.zeros((), device=device)
     for _ in range(options.head_epochs):
         value = torch.zeros((), device=device)
         order = torch.randperm(len(y), generator=generator)
         parts = [z[order].split(size), y[order].split(size)]
         if len(old_y):
-            rows = torch.cat([next(cycle) for _ in range(-(-steps * size // len(old_y)))])[: steps * size]
+            rows = cycle.take(steps * size)
             parts += [old_z[rows].split(size), old_y[rows].split(size)]
             if distil:
                 parts += [old_logits[rows].split(size)]
@@ -221,9 +222,21 @@ def check_tasks(tasks: Sequence[Sequence[int]], num_classes: int) -> None:
         seen |= set(task)
 
 
-def _cycle(n: int, generator: torch.Generator) -> Iterator[Tensor]:
-    while True:
-        yield torch.randperm(n, generator=generator)
+class _Cycle:
+    """The rows 0 ... n - 1 in random order, then all of them again in another one, without end."""
+
+    def __init__(self, n: int, generator: torch.Generator) -> None:
+        self._n, self._generator = n, generator
+        self._rest = torch.empty(0, dtype=torch.int64)
+
+    def take(self, count: int) -> Tensor:
+        """Return the next ``count`` rows, int64."""
+        parts = [self._rest]
+        while sum(map(len, parts)) < count:
+            parts.append(torch.randperm(self._n, generator=self._generator))
+        rows = torch.cat(parts)
+        self._rest = rows[count:]
+        return rows[:count]
 
 
 def _optimizer(head: GrowingHead, options: Options) -> torch.optim.Optimizer:

@@ -159,6 +159,28 @@ def test_replay_holds_old_classes_and_batches_are_drawn_from_it(
     assert replayed == [[], [0, 1], [0, 1, 2, 3]]
 
 
+def test_every_replayed_feature_is_used_equally_often_over_the_epochs(problem: Any) -> None:
+    """The replay is cycled: it goes on where the epoch before ended, instead of starting again."""
+    used: list[int] = []
+
+    class Watched(GrowingHead):
+        def forward(self, z: torch.Tensor) -> torch.Tensor:
+            used.extend(z[z[:, 1] == 1, 2].long().tolist())
+            return super().forward(z)
+
+    old, new = torch.zeros(50, 16), torch.zeros(24, 16)
+    old[:, 1], old[:, 2] = 1, torch.arange(50)  # marked as old, and numbered
+    head = Watched(16)
+    head.expand((0, 1), torch.zeros(2, 16))
+    options = problem.options(head_epochs=7, head_batch_size=8)
+    optimizer = torch.optim.SGD(head.parameters(), 0.1)
+    pairs = (new, torch.ones(24, dtype=torch.int64)), (old, torch.zeros(50, dtype=torch.int64))
+    continual.train_head(head, optimizer, *pairs, None, options, seeds.torch_generator(0))
+    times = np.bincount(used, minlength=50)
+    assert times.sum() == 7 * 24  # a batch of 8 for each of 3 batches of new features, in 7 epochs
+    assert times.max() - times.min() == 1
+
+
 def test_replay_keeps_what_finetuning_forgets(problem: Any) -> None:
     labels = np.arange(300) % 6
     z = problem.blobs(labels, noise=0.1).features
