@@ -147,9 +147,9 @@ def train_head(
 ) -> float:
     """Train the head on one task in place and return the mean loss of the last epoch.
 
-    Each step takes one batch of the current features and one of the replayed ones. The latter are cycled over all
-    epochs, so that each is used as often as any other, give or take one. Each expectation of (7.1) is the mean over
-    its batch.
+    Each step takes one batch of the current features and one of the replayed ones. The latter are cycled over
+    all epochs, so that each is used as often as any other, give or take one. Each expectation of (7.1) is the
+    mean over its batch.
 
     Args:
         head: with rows for all classes of both sets.
