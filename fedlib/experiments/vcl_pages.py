@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from fedlib.errors import choose
+from fedlib.errors import InputError, choose
 from fedlib.experiments.settings import VCLSettings
 from fedlib.experiments.study import Study
 from fedlib.experiments.vcl import NO_TASK, Row
@@ -119,37 +119,71 @@ def conditions(by_space: Mapping[str, Study]) -> pd.DataFrame:
     """
     parts = []
     for space, study in by_space.items():
-        frame = _class_incremental(study)
+        frame = continual(study)
+        frame = frame[(frame["scope"] == "cil") & (frame["task"] == NO_TASK)].drop(columns="task")
         for row, change in _CONDITIONS.items():
-            own = frame[frame["row"] == row].drop(columns="row")
+            own = frame[frame["method"] == row].drop(columns="method")
             parts.append(own.assign(space=space, **(_PLAIN | change)))
     return pd.concat(parts, ignore_index=True)
 
 
+def over_datasets(
+    settings: VCLSettings, study: Callable[[VCLSettings], Study], datasets: Sequence[str] | None = None
+) -> Study:
+    """Return a study of each of the settings' data sets in one, the name in the paper in the column ``dataset``.
+
+    Args:
+        settings: with the data sets in ``settings.datasets``.
+        study: makes the study of one data set, for example ``lambda own: rows(own, PRESET_ROWS)``.
+        datasets: names of some of them; None takes all.
+
+    Raises:
+        InputError: unknown data set, or no data set at all.
+    """
+    plans = {name: settings.for_dataset(name) for name in datasets or settings.datasets}
+    if not plans:
+        raise InputError("the settings plan no data sets; allowed: at least one in datasets")
+    found = {name: study(own) for name, own in plans.items()}
+    metrics = [one.metrics.assign(dataset=name) for name, one in found.items()]
+    return Study(
+        tuple(run for one in found.values() for run in one.runs), pd.concat(metrics, ignore_index=True)
+    )
+
+
+def continual(study: Study) -> pd.DataFrame:
+    """Return what the rows of :func:`fedlib.experiments.vcl.rows` score after the last task, in every scope.
+
+    Columns: seed, dataset, partition, method (the row), scope, task (-1 where the number belongs to no task),
+    metric and value.
+
+    Args:
+        study: of rows with a continual stage.
+    """
+    frame = study.metrics
+    kept = frame[(frame["stage"] == "tasks") & (frame["metric"] != "accuracy")]
+    return kept.rename(columns={"row": "method"}).drop(columns=["stage", "after"])
+
+
 def by_method(*studies: Study, stages: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Return the class-incremental results of the rows, the row's name in the column ``method``.
+
+    Columns: seed, dataset, partition, method, metric and value.
 
     Args:
         studies: of VCL-FPFT and of the one-shot methods; of the former the continual stage counts.
         stages: further methods: the head that was trained on all classes at once, by the row that has it.
     """
     frame = pd.concat([study.metrics for study in studies], ignore_index=True)
-    continual = set(frame.loc[frame["stage"] == "tasks", "row"])
+    staged = set(frame.loc[frame["stage"] == "tasks", "row"])
     joint = frame["stage"] == "joint"
     further = [
         frame[(frame["row"] == row) & (joint | (frame["stage"] == "messages"))].assign(row=name)
         for name, row in (stages or {}).items()
     ]
-    kept = frame[~(joint & frame["row"].isin(continual))]
+    kept = frame[~(joint & frame["row"].isin(staged))]
     kept = pd.concat([kept, *further], ignore_index=True)
     kept = kept[kept["scope"].isin(["cil", "none"]) & (kept["task"] < 0)]
     return kept.rename(columns={"row": "method"}).drop(columns=["stage", "scope", "after", "task"])
-
-
-def _class_incremental(study: Study) -> pd.DataFrame:
-    frame = study.metrics
-    kept = frame[(frame["stage"] == "tasks") & (frame["scope"] == "cil") & (frame["task"] < 0)]
-    return kept.drop(columns=["stage", "after", "task"])
 
 
 def messages(ledgers: Mapping[str, Ledger], largest: int, seed: int) -> pd.DataFrame:

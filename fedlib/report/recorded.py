@@ -27,6 +27,7 @@ from fedlib.report.verdict import Provenance, Verdict, judge_sides
 _VARIANTS = {
     "tasks": "task",
     "backbones": "backbone",
+    "datasets": "dataset",
 }  # settings of the pages that compare these, and the columns
 
 
