@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache, partial
 from typing import Any
 
 import pandas as pd
+from torch import Tensor
 
 from fedlib.data.lossy_partition import LossySplit
 from fedlib.data.partition import Holdings
@@ -15,6 +16,7 @@ from fedlib.experiments.pool import run_all
 from fedlib.experiments.settings import VCLSettings
 from fedlib.experiments.study import Study
 from fedlib.experiments.vcl_scene import Scene, client_run, clients_of
+from fedlib.features.gaussian import ClassGaussian
 from fedlib.federation.ledger import Ledger
 from fedlib.methods.continual.metrics import SCOPES, AccuracyMatrix
 from fedlib.methods.vcl.continual import joint, run_tasks
@@ -59,28 +61,68 @@ def rows(
     training = {repr(o.part("clients")): o for o in options.values()}
     jobs = [(split, seed, o) for o in training.values() for split, seed in groups]
     run_all(partial(_client_job, scene), jobs, settings.device)
-    labels = [(name, split, seed) for name in options for split, seed in groups]
-    runs = run_all(
+    sharing: dict[str, list[str]] = {}  # rows whose server receives the same are computed together
+    for name, own in options.items():
+        sharing.setdefault(repr(_received_by(own)), []).append(name)
+    labels = [(names, split, seed) for names in sharing.values() for split, seed in groups]
+    found = run_all(
         partial(_row_job, scene),
-        [(split, seed, options[name]) for name, split, seed in labels],
+        [(split, seed, [options[name] for name in names]) for names, split, seed in labels],
         settings.device,
     )
+    by_label = {
+        (name, split, seed): run
+        for (names, split, seed), runs in zip(labels, found, strict=True)
+        for name, run in zip(names, runs, strict=True)
+    }
+    ordered = [(name, split, seed) for name in options for split, seed in groups]
     return Study.of(
-        runs,
-        [{"dataset": settings.dataset, "partition": split, "row": name} for name, split, _ in labels],
+        [by_label[label] for label in ordered],
+        [{"dataset": settings.dataset, "partition": split, "row": name} for name, split, _ in ordered],
     )
+
+
+def _received_by(options: Options) -> tuple[Any, ...]:
+    """Return the options that what the server receives and the features of the test images depend on."""
+    return options.part("clients"), options.part("gaussians"), options.evaluated_by
 
 
 def _client_job(scene: Scene, job: tuple[str, int, Options], workers: int | None) -> Run:
     return client_run(scene, *job)
 
 
-def _row_job(scene: Scene, job: tuple[str, int, Options], workers: int | None) -> Run:
-    return row_run(scene, *job)
+def _row_job(scene: Scene, job: tuple[str, int, Sequence[Options]], workers: int | None) -> list[Run]:
+    partition, seed, wanted = job
+    received = cache(lambda: _receive(scene, partition, seed, wanted[0]))
+    return [_row(scene, partition, seed, options, received) for options in wanted]
 
 
 def row_run(scene: Scene, partition: str, seed: int, options: Options) -> Run:
     """Return the run of one row, computed or from the store; its columns are those of :func:`rows`."""
+    return _row(scene, partition, seed, options, lambda: _receive(scene, partition, seed, options))
+
+
+@dataclass(frozen=True)
+class _Received:
+    """What the server receives, and the test features under each encoder that is tested."""
+
+    gaussians: Mapping[int, Mapping[int, ClassGaussian]]
+    features: Mapping[str, Tensor]
+    ledger: Ledger
+
+
+def _receive(scene: Scene, partition: str, seed: int, options: Options) -> _Received:
+    clients = clients_of(client_run(scene, partition, seed, options))
+    data, ledger = scene.clients(partition, seed), Ledger()
+
+    def encoders(_: int) -> Any:
+        return scene.encoder(seed)
+
+    gaussians = client_gaussians(clients, data, encoders, options, seed, ledger)
+    return _Received(gaussians, test_features(clients, scene.test, encoders, options), ledger)
+
+
+def _row(scene: Scene, partition: str, seed: int, options: Options, received: Callable[[], _Received]) -> Run:
     config = scene.record(
         seed,
         partition=partition,
@@ -90,25 +132,18 @@ def row_run(scene: Scene, partition: str, seed: int, options: Options) -> Run:
     )
 
     def compute(workspace: Workspace) -> None:
-        clients = clients_of(client_run(scene, partition, seed, options))
-        data, tasks, device = scene.clients(partition, seed), scene.tasks(seed), scene.settings.device
-        ledger = Ledger()
-
-        def encoders(_: int) -> Any:
-            return scene.encoder(seed)
-
-        gaussians = client_gaussians(clients, data, encoders, options, seed, ledger)
-        model = aggregate(gaussians, scene.num_classes, options)
-        features = test_features(clients, scene.test, encoders, options)
+        tasks, device, got = scene.tasks(seed), scene.settings.device, received()
+        model = aggregate(got.gaussians, scene.num_classes, options)
         heads = {
             "tasks": run_tasks(model, tasks, options, seed, device),
             "joint": joint(model, tasks, options, seed, device),
         }
         parts = [
-            tidy(evaluate_encoders(head, features, scene.test.labels, options), stage)
+            tidy(evaluate_encoders(head, got.features, scene.test.labels, options), stage)
             for stage, head in heads.items()
         ]
-        facts = [sent(ledger, len(data)), *lost_and_repeated(scene.partition(partition, seed))]
+        split = scene.partition(partition, seed)
+        facts = [sent(got.ledger, len(split.clients)), *lost_and_repeated(split)]
         metrics = pd.concat([*parts, *facts], ignore_index=True)
         metrics.insert(0, "seed", seed)
         workspace.finish(metrics)
