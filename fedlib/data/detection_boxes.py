@@ -66,7 +66,8 @@ class Truth:
     """What counts in some samples: annotated boxes in the global frame after the devkit's filters.
 
     The filters: a box counts if it is nearer than the range of its class, has at least one LiDAR or radar point,
-    and is not a cycle in a bicycle rack.
+    and is not a cycle in a bicycle rack. Where a detector sees less far than the devkit's ranges, both can end
+    there: what nobody could have found then counts neither as missed nor as found.
 
     Attributes:
         driving: where the samples come from.
@@ -74,6 +75,7 @@ class Truth:
         labels: boxes that count, by sample.
         poses: (4, 4) of the car, by sample.
         racks: rotation (3, 3), middle (3,) and half sizes along its axes (3,) of each rack, by sample.
+        reach: metres from the car beyond which nothing counts, if that is nearer than the range of the class.
     """
 
     driving: DrivingSet
@@ -81,6 +83,12 @@ class Truth:
     labels: Mapping[str, Labels]
     poses: Mapping[str, np.ndarray]
     racks: Mapping[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]]]
+    reach: float = np.inf
+
+    @property
+    def ranges(self) -> dict[str, float]:
+        """Metres from the car up to which each class counts."""
+        return {name: min(limit, self.reach) for name, limit in RANGES.items()}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -115,20 +123,27 @@ def speed_attributes(classes: np.ndarray, velocities: np.ndarray) -> np.ndarray:
     return chosen
 
 
-def truth_of(driving: DrivingSet, tokens: Sequence[str]) -> Truth:
+def truth_of(driving: DrivingSet, tokens: Sequence[str], reach: float = np.inf) -> Truth:
     """Collect what counts in some samples.
 
+    Args:
+        driving: where they come from.
+        tokens: of the samples.
+        reach: see :class:`Truth`; infinity keeps the devkit's ranges.
+
     Raises:
-        InputError: no sample, an unknown one, or not one box that counts.
+        InputError: no sample, an unknown one, a reach that is not positive, or not one box that counts.
     """
     if not tokens:
         raise InputError("no sample to evaluate on; allowed: at least one")
+    if not reach > 0:
+        raise InputError(f"reach is {reach}; allowed: above 0 metres")
     labels, poses, racks = {}, {}, {}
     for token in tokens:
         poses[token] = driving.ego_to_global(token)
         racks[token] = driving.racks(token)
         found = driving.labels(token, in_global=True)
-        kept = _counts(found.boxes, found.classes, poses[token], racks[token]) & (found.num_points > 0)
+        kept = _counts(found.boxes, found.classes, poses[token], racks[token], reach) & (found.num_points > 0)
         rows = np.flatnonzero(kept)
         labels[token] = Labels(
             found.boxes[rows],
@@ -138,7 +153,7 @@ def truth_of(driving: DrivingSet, tokens: Sequence[str]) -> Truth:
             found.num_points[rows],
             tuple(found.tokens[row] for row in rows),
         )
-    truth = Truth(driving, tuple(tokens), labels, poses, racks)
+    truth = Truth(driving, tuple(tokens), labels, poses, racks, reach)
     if not truth.counts:
         raise InputError(f"none of {len(tokens)} samples has a box that counts (in range, with a point)")
     return truth
@@ -184,9 +199,10 @@ def _counts(
     classes: np.ndarray,
     pose: np.ndarray,
     racks: list[tuple[np.ndarray, np.ndarray, np.ndarray]],
+    reach: float,
 ) -> np.ndarray:
     """Say which boxes (M, 9) of the global frame are in range and not cycles in racks."""
-    limits = np.array([RANGES[name] for name in CLASSES])[classes]
+    limits = np.minimum([RANGES[name] for name in CLASSES], reach)[classes]
     kept: np.ndarray = np.linalg.norm(boxes[:, :2] - pose[:2, 3], axis=1) < limits
     cycle = np.isin(classes, [CLASSES.index("bicycle"), CLASSES.index("motorcycle")])
     for rotation, middle, half in racks:
@@ -203,7 +219,7 @@ def in_global(truth: Truth, detections: Mapping[str, Detections]) -> dict[str, D
         found = detections[token]
         assert found.attributes is not None
         boxes = moved(found.boxes, truth.poses[token])
-        kept = _counts(boxes, found.classes, truth.poses[token], truth.racks[token])
+        kept = _counts(boxes, found.classes, truth.poses[token], truth.racks[token], truth.reach)
         result[token] = Detections(
             boxes[kept], found.classes[kept], found.scores[kept], found.attributes[kept]
         )

@@ -13,6 +13,7 @@ import contextlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -125,9 +126,7 @@ def devkit_metrics(truth: Truth, detections: Mapping[str, Detections]) -> Any:
         annotated = load_gt_of_sample_tokens(database, list(truth.tokens), DetectionBox, verbose=False)
     boxes = {"pred_boxes": EvalBoxes.deserialize(content, DetectionBox), "gt_boxes": annotated}
     for name, value in boxes.items():
-        value = filter_eval_boxes(
-            database, add_center_dist(database, value), config.class_range, verbose=False
-        )
+        value = filter_eval_boxes(database, add_center_dist(database, value), truth.ranges, verbose=False)
         setattr(evaluation, name, value)
     return evaluation.evaluate()[0]
 
@@ -170,16 +169,20 @@ class _Class:
         order = np.lexsort((np.arange(len(scores)), scores))[::-1]
         self.predicted, self.scores, self.guessed = boxes[order], scores[order], attributes[order]
         self.sample = sample[order]
+        self.nearest = np.full(len(scores), np.inf)  # metres to the nearest annotation, free or not
+        for number, (first, last) in enumerate(pairwise(self.starts)):
+            rows = np.flatnonzero(self.sample == number)
+            if first < last and len(rows):
+                apart = self.predicted[rows, None, :2] - self.boxes[first:last, :2]
+                self.nearest[rows] = np.linalg.norm(apart, axis=2).min(1)
 
     def matches(self, threshold: float) -> np.ndarray:
         """Return the annotation (-1 for none) of each prediction, int64 (K,): the nearest that is still free."""
         free = np.ones(len(self.boxes), dtype=bool)
         match = np.full(len(self.scores), -1, dtype=np.int64)
-        for row, (sample, middle) in enumerate(zip(self.sample, self.predicted[:, :2])):
-            first, last = self.starts[sample], self.starts[sample + 1]
-            if first == last:
-                continue
-            away = np.linalg.norm(self.boxes[first:last, :2] - middle, axis=1)
+        for row in np.flatnonzero(self.nearest < threshold):  # most predictions are near nothing
+            first, last = self.starts[self.sample[row]], self.starts[self.sample[row] + 1]
+            away = np.linalg.norm(self.boxes[first:last, :2] - self.predicted[row, :2], axis=1)
             away[~free[first:last]] = np.inf
             nearest = int(away.argmin())
             if away[nearest] < threshold:

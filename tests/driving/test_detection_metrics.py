@@ -229,6 +229,18 @@ def test_the_devkit_gives_the_same_on_the_same_boxes(generated: DrivingSet, doma
         assert 0.01 < own.mean_ap < 0.95
 
 
+def test_a_nearer_reach_limits_annotations_and_predictions_in_both(generated: DrivingSet) -> None:
+    tokens = generated.samples("A", "val")
+    scene = truth_of(generated, tokens, reach=9.0)
+    assert 0 < sum(scene.counts.values()) < sum(truth_of(generated, tokens).counts.values())
+    perfect = annotations_as_predictions(generated, tokens)
+    assert evaluate(scene, perfect).mean_ap == pytest.approx(1.0, abs=1e-9), "far boxes are no false alarms"
+    found = noisy(perfect, 0)
+    assert same(evaluate(scene, found), evaluate_with_devkit(scene, found))
+    with pytest.raises(InputError, match="reach"):
+        truth_of(generated, tokens, reach=0.0)
+
+
 def test_the_devkit_gives_the_same_on_a_real_frame(real: DrivingSet) -> None:
     (item,) = real.scenes.values()
     scene = truth_of(real, item.samples)
