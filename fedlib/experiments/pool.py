@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, TypeVar
 
-import torch
-
-from fedlib.federation.engine import end_with_parent, one_thread, worker_count
+from fedlib.federation.engine import end_with_parent, one_thread, stay_with_one_thread, worker_count
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -43,7 +41,7 @@ _function: Callable[..., Any]  # of this worker process: inherited by the fork, 
 def _set(function: Callable[..., Any]) -> None:
     global _function
     _function = function
-    torch.set_num_threads(1)  # as in one_thread; besides, OpenMP's threads do not survive a fork
+    stay_with_one_thread()
     end_with_parent()
 
 

@@ -49,8 +49,12 @@ class ClassGaussian:
             )
         if self.count < 1:
             raise InputError(f"count is {self.count}; allowed: at least 1")
-        if not (torch.isfinite(self.mean).all() and torch.isfinite(self.tril).all()):
-            raise InputError("a class Gaussian has values that are NaN or infinite: has training diverged?")
+        for name, values in (("mean", self.mean), ("tril", self.tril)):
+            if len(bad := values[~torch.isfinite(values)]):
+                raise InputError(
+                    f"{name} of a class Gaussian holds {float(bad[0])}; allowed: finite values. "
+                    "Has training diverged?"
+                )
         if not (self.tril.diagonal() > 0).all():
             raise InputError(
                 f"the smallest diagonal value of tril is {float(self.tril.diagonal().min()):g}; allowed: above 0"
@@ -200,8 +204,10 @@ def cholesky(covariance: Tensor) -> Tensor:
         InputError: not square or not finite, or not positive definite even so.
     """
     sigma = covariance.double()
-    if sigma.dim() != 2 or sigma.shape[0] != sigma.shape[1] or not torch.isfinite(sigma).all():
-        raise InputError(f"covariance has shape {tuple(sigma.shape)}; allowed: finite values (d, d)")
+    if sigma.dim() != 2 or sigma.shape[0] != sigma.shape[1]:
+        raise InputError(f"covariance has shape {tuple(sigma.shape)}; allowed: (d, d)")
+    if len(bad := sigma[~torch.isfinite(sigma)]):
+        raise InputError(f"covariance holds {float(bad[0])}; allowed: finite values")
     factor, failed = torch.linalg.cholesky_ex(sigma)
     step = JITTER * float(sigma.diagonal().mean().clamp_min(1e-12))
     for attempt in range(RETRIES):
@@ -210,9 +216,10 @@ def cholesky(covariance: Tensor) -> Tensor:
         shift = step * 10**attempt * torch.eye(len(sigma), dtype=sigma.dtype)
         factor, failed = torch.linalg.cholesky_ex(sigma + shift)
     if failed:
+        least = float(torch.linalg.eigvalsh(sigma)[0])
         raise InputError(
-            f"covariance is not positive definite, even with {step * 10 ** (RETRIES - 1):.1g} on its diagonal; "
-            "use shrink or ridge"
+            f"covariance has the eigenvalue {least:.3g}; allowed: positive definite, up to "
+            f"{step * 10 ** (RETRIES - 1):.1g} that is added to its diagonal; use shrink or ridge"
         )
     return factor
 

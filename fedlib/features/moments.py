@@ -15,6 +15,7 @@ import torch
 
 from fedlib.errors import InputError
 from fedlib.features import symmetric
+from fedlib.features.finite import all_finite
 
 
 class ClassMoments:
@@ -30,7 +31,7 @@ class ClassMoments:
     Attributes:
         count: n_c, int64 (C,).
         mean: mu_c, float64 (C, d); zeros for a class without samples.
-        scatter: W, float64 (d, d), exactly symmetric; None if not wanted.
+        has_scatter: whether there is a scatter.
         pooled: whether class c enters W, bool (C,).
 
     >>> moments = ClassMoments(num_classes=2, dim=1)
@@ -46,12 +47,28 @@ class ClassMoments:
             raise InputError(f"num_classes is {num_classes} and dim is {dim}; allowed: both >= 1")
         self.count = torch.zeros(num_classes, dtype=torch.int64)
         self.mean = torch.zeros(num_classes, dim, dtype=torch.float64)
-        self.scatter = torch.zeros(dim, dim, dtype=torch.float64) if scatter else None
+        self.has_scatter = scatter
+        self._scatter: torch.Tensor | None = None
+        self._triangle: torch.Tensor | None = None  # of a message, unpacked where somebody asks for it
         self.pooled = torch.ones(num_classes, dtype=torch.bool)
         for label in leave_out:
             if not 0 <= label < num_classes:
                 raise InputError(f"class to leave out is {label}; allowed: 0 to {num_classes - 1}")
             self.pooled[label] = False
+
+    @property
+    def scatter(self) -> torch.Tensor | None:
+        """W, float64 (d, d), exactly symmetric; None if not wanted."""
+        if self._scatter is None and self.has_scatter:
+            if self._triangle is None:
+                self._scatter = torch.zeros(self.dim, self.dim, dtype=torch.float64)
+            else:
+                self._scatter = symmetric.unpack(self._triangle)
+        return self._scatter
+
+    @scatter.setter
+    def scatter(self, value: torch.Tensor) -> None:
+        self._scatter, self._triangle, self.has_scatter = value, None, True
 
     @property
     def num_classes(self) -> int:
@@ -84,7 +101,7 @@ class ClassMoments:
             # W += W_b + sum_c delta delta^T n_c n_b / n'
             centred = (z - m_b[y])[self.pooled[y]]
             weight = (self.count * share * self.pooled)[:, None]
-            self.scatter += _symmetric(centred.T @ centred + delta.T @ (weight * delta))
+            self.scatter = self.scatter + _symmetric(centred.T @ centred + delta.T @ (weight * delta))
         # mu += delta n_b / n'
         self.mean += delta * share[:, None]
         self.count = self.count + n_b
@@ -105,24 +122,23 @@ class ClassMoments:
         for part in parts:
             if (
                 part.mean.shape != first.mean.shape
-                or (part.scatter is None) != (first.scatter is None)
+                or part.has_scatter != first.has_scatter
                 or not torch.equal(part.pooled, first.pooled)
             ):
                 raise InputError(
                     "parts differ in classes, feature length or pooled classes; allowed: all the same"
                 )
-        whole = cls(first.num_classes, first.dim, scatter=first.scatter is not None)
+        whole = cls(first.num_classes, first.dim, scatter=first.has_scatter)
         whole.pooled = first.pooled.clone()
         counts = torch.stack([part.count for part in parts])  # (K, C)
         means = torch.stack([part.mean for part in parts])  # (K, C, d)
         whole.count = counts.sum(dim=0)
         share = counts.double() / whole.count.clamp(min=1)  # (K, C)
         whole.mean = (share[:, :, None] * means).sum(dim=0)
-        if whole.scatter is not None:
+        if whole.has_scatter:
             between = (means - whole.mean)[:, first.pooled].flatten(0, 1)  # (K * pooled classes, d)
             weight = counts[:, first.pooled].flatten()[:, None]
-            within = torch.stack([part.scatter for part in parts if part.scatter is not None]).sum(dim=0)
-            whole.scatter = _symmetric(within + between.T @ (weight * between))
+            whole.scatter = _within(parts) + _symmetric(between.T @ (weight * between))
         return whole
 
     def covariance(self) -> torch.Tensor:
@@ -192,13 +208,12 @@ class ClassMoments:
         moments = cls(num_classes, mean.shape[1], leave_out=leave_out, scatter="scatter" in tensors)
         moments.count[ids] = count
         moments.mean[ids] = mean
-        if moments.scatter is not None:
-            scatter = symmetric.unpack(tensors["scatter"].double())
-            if scatter.shape != moments.scatter.shape:
-                raise InputError(f"scatter is for {len(scatter)} features; the means have {moments.dim}")
-            moments.scatter = scatter
+        if moments.has_scatter:
+            moments._triangle = tensors["scatter"].double()
+            if (dim := symmetric.dim_of(moments._triangle)) != moments.dim:
+                raise InputError(f"scatter is for {dim} features; the means have {moments.dim}")
         for key in ("mean", "scatter"):
-            if key in tensors and not torch.isfinite(tensors[key]).all():
+            if key in tensors and not all_finite(tensors[key]):
                 raise InputError(f"{key} of the message holds NaN or infinite values")
         return moments
 
@@ -227,6 +242,14 @@ def checked_batch(
             f"features of sample {at} (class {int(y[at])}) are NaN or infinite: has training diverged?"
         )
     return z, y
+
+
+def _within(parts: Sequence[ClassMoments]) -> torch.Tensor:
+    """Return the sum of the scatters, (d, d); triangles are added as they came and unpacked once."""
+    triangles = [part._triangle for part in parts if part._triangle is not None]
+    if len(triangles) == len(parts):
+        return symmetric.unpack(torch.stack(triangles).sum(dim=0))
+    return torch.stack([part.scatter for part in parts if part.scatter is not None]).sum(dim=0)
 
 
 def _symmetric(matrix: torch.Tensor) -> torch.Tensor:

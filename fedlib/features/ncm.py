@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from fedlib.errors import InputError
+from fedlib.features.finite import all_finite
 from fedlib.features.moments import ClassMoments
 
 
@@ -36,7 +37,7 @@ def regularise(sigma: torch.Tensor, rho: float) -> torch.Tensor:
     """
     if not 0 <= rho < float("inf"):
         raise InputError(f"rho is {rho!r}; allowed: a number >= 0")
-    if sigma.ndim != 2 or sigma.shape[0] != sigma.shape[1] or not torch.isfinite(sigma).all():
+    if sigma.ndim != 2 or sigma.shape[0] != sigma.shape[1] or not all_finite(sigma):
         raise InputError(f"covariance has shape {tuple(sigma.shape)}; allowed: finite values (d, d)")
     trace = sigma.trace()
     if trace <= 0:

@@ -85,6 +85,6 @@ class ShiftedSums:
         delta = total["first"] / n.clamp(min=1)
         moments.mean = torch.where(n > 0, self.reference + delta, 0.0)
         weight = n * self.pooled[:, None]
-        moments.scatter = symmetric.unpack(total["second"]) - delta.T @ (weight * delta)
-        moments.scatter = (moments.scatter + moments.scatter.T) / 2
+        scatter = symmetric.unpack(total["second"]) - delta.T @ (weight * delta)
+        moments.scatter = (scatter + scatter.T) / 2
         return moments

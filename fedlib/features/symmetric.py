@@ -30,13 +30,23 @@ def unpack(vector: torch.Tensor) -> torch.Tensor:
     Raises:
         InputError: if the length is not d(d + 1)/2 for a whole d.
     """
-    dim = (math.isqrt(8 * vector.numel() + 1) - 1) // 2
-    if vector.ndim != 1 or dim * (dim + 1) // 2 != vector.numel():
-        raise InputError(
-            f"packed matrix has shape {tuple(vector.shape)}; allowed: (d(d + 1)/2,), for example (3,)"
-        )
+    dim = dim_of(vector)
     matrix = vector.new_empty(dim, dim)
     rows, columns = torch.triu_indices(dim, dim)
     matrix[rows, columns] = vector
     matrix[columns, rows] = vector
     return matrix
+
+
+def dim_of(vector: torch.Tensor) -> int:
+    """Return d of a packed matrix (d(d + 1)/2,).
+
+    Raises:
+        InputError: if the length is not d(d + 1)/2 for a whole d.
+    """
+    dim = (math.isqrt(8 * vector.numel() + 1) - 1) // 2
+    if vector.ndim != 1 or dim * (dim + 1) // 2 != vector.numel():
+        raise InputError(
+            f"packed matrix has shape {tuple(vector.shape)}; allowed: (d(d + 1)/2,), for example (3,)"
+        )
+    return dim

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 
 from fedlib.federation.messages import Broadcast, Update
 from fedlib.federation.method import Method
@@ -60,11 +61,12 @@ def worker_count(requested: int | None, most: int, device: str = "cpu") -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run the block with one torch thread: sums then have one order, whatever the number of cores."""
+    """Run the block with one thread of torch, NumPy and SciPy: sums then have one order on any machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with threadpool_limits(1, user_api="blas"):
+            yield
     finally:
         torch.set_num_threads(before)
 
@@ -217,8 +219,14 @@ _work: Work  # the run of this worker process; set once, when it starts
 def _start_worker(work: Work) -> None:
     global _work
     _work = work
-    torch.set_num_threads(1)
+    stay_with_one_thread()
     end_with_parent()
+
+
+def stay_with_one_thread() -> None:
+    """Do in a forked process what :func:`one_thread` does in a block; OpenMP's threads do not survive a fork."""
+    torch.set_num_threads(1)
+    threadpool_limits(1, user_api="blas")
 
 
 def end_with_parent() -> None:

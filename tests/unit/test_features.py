@@ -14,6 +14,7 @@ from fedlib import models
 from fedlib.errors import InputError
 from fedlib.features import ncm, symmetric
 from fedlib.features.embed import embed
+from fedlib.features.finite import all_finite
 from fedlib.features.moments import ClassMoments
 from fedlib.features.shifted import ShiftedSums
 
@@ -439,3 +440,22 @@ def test_embedding_changes_neither_the_model_nor_its_mode() -> None:
         assert torch.allclose(z, model.features(x), atol=1e-5)
     assert embed(model, x[:0]).shape == (0, 512)
     assert not model.training
+
+
+def test_a_finite_sum_is_not_asked_of_finite_values():
+    assert all_finite(torch.full((4,), 3e38))
+    for bad in (torch.inf, -torch.inf, torch.nan):
+        assert not all_finite(torch.tensor([1.0, bad, -bad]))
+
+
+def test_triangles_are_added_as_they_came():
+    """The server's sum of read messages has the bits of the sum of their matrices."""
+    draw = torch.Generator().manual_seed(5)
+    parts = [ClassMoments(3, 4) for _ in range(3)]
+    for part in parts:
+        part.update(torch.randn(20, 4, generator=draw), torch.arange(20) % 3)
+    read = [ClassMoments.from_tensors(part.to_tensors(torch.float64), 3) for part in parts]
+    merged, expected = ClassMoments.merge(read), ClassMoments.merge(parts)
+    assert merged.scatter is not None
+    assert expected.scatter is not None
+    assert torch.equal(merged.scatter, expected.scatter)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fedlib.errors import InputError
+from fedlib.features.finite import all_finite
 
 
 def matrix(name: str, value: Tensor, *, rows: int | None = None) -> Tensor:
@@ -57,6 +58,6 @@ def at_least(name: str, value: float, least: float) -> float:
 
 def _finite(name: str, value: Tensor) -> Tensor:
     value = value.detach().to("cpu", torch.float64)
-    if not torch.isfinite(value).all():
+    if not all_finite(value):
         raise InputError(f"{name} holds NaN or infinite values")
     return value

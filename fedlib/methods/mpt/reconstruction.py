@@ -18,7 +18,13 @@ from fedlib.features.ncm import regularise
 from fedlib.methods.mpt import checks, lite
 from fedlib.methods.mpt.decomposition import Decomposition, decompose
 from fedlib.methods.mpt.options import MPTOptions
-from fedlib.methods.mpt.reliability import by_count, effective_dimension, shrinkage, squared_length
+from fedlib.methods.mpt.reliability import (
+    by_count,
+    effective_dimension,
+    precision,
+    shrinkage,
+    squared_length,
+)
 from fedlib.methods.mpt.residual import measured_residual
 from fedlib.methods.mpt.transport import Origin, prepare, transport
 
@@ -287,18 +293,14 @@ def _weigh(
         g2, noise = squared_length(gap, None), energy / n
     else:
         sigma = covariance.double()
-        regular = regularise(sigma, options.rho)
+        metric = None
+        if options.weight != "js_euclid":
+            metric = precision(regularise(sigma, options.rho))
+        # d_eff = tr(St^-1 C Sigma C)
+        d_eff = effective_dimension(basis, sigma, metric, options.lambda_rel, options.complement)
         if options.weight == "count_deff":
-            # n / (n + d_eff), d_eff = tr(St^-1 C Sigma C)
-            d_eff = effective_dimension(basis, sigma, regular, options.lambda_rel, options.complement)
-            return by_count(n, d_eff), nan, nan, excess
-        if options.weight == "js_euclid":
-            eye = torch.eye(len(sigma), dtype=torch.float64)
-            g2 = squared_length(gap, None)
-            noise = effective_dimension(basis, sigma, eye, options.lambda_rel, options.complement) / n
-        else:
-            # g2 = (e_meas - e_pred)^T St^-1 (e_meas - e_pred),  v = tr(St^-1 C Sigma C) / n            (8.2)
-            g2 = squared_length(gap, regular)
-            noise = effective_dimension(basis, sigma, regular, options.lambda_rel, options.complement) / n
+            return by_count(n, d_eff), nan, nan, excess  # n / (n + d_eff)
+        # g2 = (e_meas - e_pred)^T St^-1 (e_meas - e_pred),  v = tr(St^-1 C Sigma C) / n            (8.2)
+        g2, noise = squared_length(gap, metric), d_eff / n
     alpha, excess = shrinkage(g2, noise, len(gap), ema=options.ema, excess=excess)
     return alpha, g2, noise, excess

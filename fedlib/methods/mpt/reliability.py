@@ -56,38 +56,48 @@ def shrinkage(
     return excess / (excess + noise), excess
 
 
-def squared_length(v: Tensor, sigma: Tensor | None) -> float:
-    """Return v^T Sigma^-1 v, or v^T v without a covariance.
+def precision(sigma: Tensor) -> Tensor:
+    """Return Sigma^-1, (d, d), of a positive definite Sigma, (d, d).
+
+    Raises:
+        InputError: not positive definite.
+    """
+    factor, failed = torch.linalg.cholesky_ex(sigma)
+    if failed:
+        raise InputError("covariance is not positive definite; regularise it with rho > 0")
+    return torch.cholesky_inverse(factor)
+
+
+def squared_length(v: Tensor, metric: Tensor | None) -> float:
+    """Return v^T S v, or v^T v without a metric.
 
     Args:
         v: (d,).
-        sigma: (d, d), positive definite.
+        metric: S, (d, d): the precision St^-1 for the Mahalanobis length.
     """
-    if sigma is None:
-        return float(v @ v)
-    return float(v @ torch.cholesky_solve(v[:, None], _factor(sigma))[:, 0])
+    return float(v @ v if metric is None else v @ (metric @ v))
 
 
 def effective_dimension(
     prototypes: Tensor | None,
     sigma: Tensor,
-    regularised: Tensor,
+    metric: Tensor | None,
     lambda_rel: float,
     kind: Complement = "soft",
 ) -> float:
-    """Return tr(St^-1 C Sigma C), the squared Mahalanobis noise of a mean of one sample in the complement.
+    """Return tr(S C Sigma C), the squared noise of a mean of one sample in the complement, in the metric S.
 
     Args:
         prototypes: P, (d, M); None for the whole space, C = I.
         sigma: Sigma_t, (d, d), which stands for the rare class's own covariance.
-        regularised: St, (d, d).
+        metric: S, (d, d), symmetric: the precision St^-1 for the Mahalanobis noise; None takes I.
         lambda_rel: relative ridge of C.
         kind: ``soft`` or ``hard`` complement.
     """
     sigma = checks.square("covariance", sigma)
     if prototypes is not None:
         sigma = complement(prototypes, complement(prototypes, sigma, lambda_rel, kind).T, lambda_rel, kind)
-    return float(torch.cholesky_solve(sigma, _factor(regularised)).trace())
+    return float(sigma.trace() if metric is None else (metric * sigma).sum())
 
 
 def by_count(n: int, kappa: float) -> float:
@@ -100,10 +110,3 @@ def by_count(n: int, kappa: float) -> float:
     if not 0 < kappa < float("inf"):
         raise InputError(f"kappa is {kappa!r}; allowed: a number above 0")
     return n / (n + kappa)
-
-
-def _factor(sigma: Tensor) -> Tensor:
-    factor, failed = torch.linalg.cholesky_ex(sigma)
-    if failed:
-        raise InputError("covariance is not positive definite; regularise it with rho > 0")
-    return factor

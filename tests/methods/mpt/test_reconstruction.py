@@ -14,7 +14,7 @@ from fedlib.methods.mpt import lite
 from fedlib.methods.mpt.decomposition import complement
 from fedlib.methods.mpt.options import MPTOptions
 from fedlib.methods.mpt.reconstruction import depart, reconstruct
-from fedlib.methods.mpt.reliability import by_count, effective_dimension, shrinkage
+from fedlib.methods.mpt.reliability import by_count, effective_dimension, precision, shrinkage
 
 RARE, CLASSES, DIM = 2, 6, 10
 FULL, LITE = MPTOptions(), MPTOptions(weight="js_euclid")
@@ -234,10 +234,10 @@ def test_noise_is_the_expected_squared_error_of_the_measurement(random, spd):
     draws = random(3, 4000, n, DIM) @ torch.linalg.cholesky(sigma).T
     errors = complement(basis, draws.mean(1).T, 0.01)  # (d, draws)
     mahalanobis = (errors * torch.linalg.solve(regular, errors)).sum(0).mean()
-    assert effective_dimension(basis, sigma, regular, 0.01) / n == pytest.approx(float(mahalanobis), rel=0.05)
+    noise = effective_dimension(basis, sigma, precision(regular), 0.01)
+    assert noise / n == pytest.approx(float(mahalanobis), rel=0.05)
     euclid = errors.square().sum(0).mean()
-    eye = torch.eye(DIM, dtype=torch.float64)
-    assert effective_dimension(basis, sigma, eye, 0.01) / n == pytest.approx(float(euclid), rel=0.05)
+    assert effective_dimension(basis, sigma, None, 0.01) / n == pytest.approx(float(euclid), rel=0.05)
 
 
 def test_lite_energy_of_vehicles_equals_the_trace_over_all_samples(world):
