@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
-from fedlib.errors import InputError, choose
+from fedlib.errors import InputError
 from fedlib.experiments.settings import VCLSettings
 from fedlib.experiments.study import Study
 from fedlib.experiments.vcl import NO_TASK, Row
 from fedlib.federation.ledger import Ledger
-from fedlib.methods.vcl.presets import PRESETS
 
 PRESET_ROWS: dict[str, Row] = {"vcl": ("paper", {}), "vcl_code": ("code", {})}
 """The method as the paper describes it and as its code has it."""
@@ -35,96 +33,6 @@ LABELS = {
     "frozen_lda": "LDA, frozen encoder",
 }
 """Names of the methods in tables and figures, in their order."""
-
-SPACES: dict[str, Row] = {
-    "anchors": ("paper", {}),
-    "mean encoder": ("paper", {"shared_space": "avg"}),
-    "none": ("paper", {"shared_space": "local"}),
-    "frozen random encoder": (
-        "paper",
-        {"objective": "ce", "shared_space": "frozen", "source": "moments"},
-    ),
-}
-"""Ways to make the clients' features comparable; clients of the last train nothing and send moments."""
-
-CHANGES: dict[str, dict[str, Any]] = {
-    "as the paper": {},
-    "no distillation": {"kd_weight": 0.0},
-    "five times the distillation": {"kd_weight": 1.0},
-    "replay for distillation only": {"replay_ce": False},
-    "no replay": {"replay_per_class": 0},
-    "one matched Gaussian": {"aggregation": "matched"},
-    "averaged parameters": {"aggregation": "averaged"},
-    "moments of the features": {"source": "moments"},
-}
-"""One change to the method each."""
-
-_PLAIN: dict[str, Any] = {"replay": True, "kd_weight": 0.2, "aggregation": "mixture"}
-_CONDITIONS: dict[str, dict[str, Any]] = {
-    "as the paper": {},
-    "no distillation": {"kd_weight": 0.0},
-    "five times the distillation": {"kd_weight": 1.0},
-    "no replay": {"replay": False},
-    "one matched Gaussian": {"aggregation": "single"},
-    "averaged parameters": {"aggregation": "averaged"},
-}
-
-
-def ablations(space: str) -> dict[str, Row]:
-    """Return the rows of ``CHANGES`` in one of ``SPACES``.
-
-    Raises:
-        InputError: unknown space.
-    """
-    base, fixed = SPACES[choose("space", space, SPACES)]
-    return {name: (base, dict(fixed) | change) for name, change in CHANGES.items()}
-
-
-_STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("moments for proxies (3)", ("source",)),
-    ("mean encoder, second uplink (6)", ("shared_space",)),
-    ("cross-entropy (1, 2)", ("objective",)),
-    ("BatchNorm statistics move (8)", ("batch_norm",)),
-    ("balanced sampler (18)", ("sampler",)),
-    ("moments of a resample (5)", ("resampled", "single")),
-    ("one total covariance (4)", ("covariance",)),
-    ("ten times the features (9)", ("synthetic_per_class",)),
-    ("one head with all classes (11, 12)", ("head_scope", "head_init", "optimizer_state")),
-    ("no proxies at the server (13)", ("footnote", "replay_weighting")),
-)
-
-
-def ladder(settings: VCLSettings) -> dict[str, Row]:
-    """Return the rows that lead from the paper to the code, each adding one step's differences to the last.
-
-    The numbers in brackets are those of the page's table of differences. The last row has all options of the
-    preset ``code`` that its features depend on.
-    """
-    changes: dict[str, Any] = {}
-    found: dict[str, Row] = {"paper": ("paper", {})}
-    code = PRESETS["code"] | dict(settings.code)
-    for name, options in _STEPS:
-        changes = changes | {option: code[option] for option in options}
-        found[name] = ("paper", changes)
-    return found
-
-
-def conditions(by_space: Mapping[str, Study]) -> pd.DataFrame:
-    """Return class-incremental results of ``ablations`` with columns space, replay, kd_weight and aggregation.
-
-    Rows that change anything else are left out.
-
-    Args:
-        by_space: the studies by name of the space.
-    """
-    parts = []
-    for space, study in by_space.items():
-        frame = continual(study)
-        frame = frame[(frame["scope"] == "cil") & (frame["task"] == NO_TASK)].drop(columns="task")
-        for row, change in _CONDITIONS.items():
-            own = frame[frame["method"] == row].drop(columns="method")
-            parts.append(own.assign(space=space, **(_PLAIN | change)))
-    return pd.concat(parts, ignore_index=True)
 
 
 def over_datasets(
