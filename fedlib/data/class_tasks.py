@@ -28,7 +28,7 @@ def class_order(num_classes: int, seed: int) -> tuple[int, ...]:
 def task_split(order: Sequence[int], num_tasks: int) -> tuple[tuple[int, ...], ...]:
     """Return the classes of each task, in order; sizes differ by at most one, the larger tasks come first.
 
-    A task of one class has task-aware accuracy 100 by construction.
+    A task of one class has task-aware accuracy 100 by construction; see :func:`warning`.
 
     Args:
         order: each class once.
@@ -43,3 +43,29 @@ def task_split(order: Sequence[int], num_tasks: int) -> tuple[tuple[int, ...], .
         raise InputError(f"class order {tuple(order)} has a class twice; allowed: each class once")
     parts = np.array_split(np.asarray(order), num_tasks)
     return tuple(tuple(int(c) for c in part) for part in parts)
+
+
+def single_class_tasks(tasks: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Return the tasks of one class, 0-based: their task-aware accuracy is 100 by construction.
+
+    >>> single_class_tasks([(0, 3), (1,), (2,)])
+    (1, 2)
+    """
+    return tuple(t for t, task in enumerate(tasks) if len(task) == 1)
+
+
+def warning(tasks: Sequence[Sequence[int]]) -> str:
+    """Return the numbers of classes of the tasks, and a warning where a task has a single class.
+
+    >>> print(warning([(0, 3), (1,)]))
+    Classes of each task: 2, 1. Task-aware accuracy is 100 by construction on task 2, which has one class.
+    """
+    text = f"Classes of each task: {', '.join(str(len(task)) for task in tasks)}."
+    if not (single := single_class_tasks(tasks)):
+        return text
+    one = len(single) == 1
+    named = ("task " if one else "tasks ") + " and ".join(str(t + 1) for t in single)
+    return (
+        f"{text} Task-aware accuracy is 100 by construction on {named}, which {'has' if one else 'have'} "
+        "one class."
+    )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedlib.data.class_tasks import class_order, task_split
+from fedlib.data.class_tasks import class_order, task_split, warning
 from fedlib.errors import InputError
 
 
@@ -30,3 +30,8 @@ def test_given_orders_are_kept() -> None:
 def test_bad_splits_are_refused(order: tuple[int, ...], tasks: int) -> None:
     with pytest.raises(InputError, match="allowed"):
         task_split(order, tasks)
+
+
+def test_tasks_of_one_class_are_warned_about() -> None:
+    assert "100 by construction on tasks 2 and 3, which have" in warning(task_split([0, 3, 1, 2], 3))
+    assert "construction" not in warning([(0, 1), (2, 3)])

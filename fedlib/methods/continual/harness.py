@@ -83,7 +83,8 @@ class Result:
         history: rows of numbers, one for each task and epoch.
         stored_bytes: after each task, size of what the method keeps besides the network.
         parameters: after each task, parameters of what a prediction needs.
-        budget: suite, options, classes and samples of each task, seed; a score means little without them.
+        budget: suite, options, classes and samples of each task, tasks of a single class, seed; a score means
+            little without them.
         net: the network after the last task, in evaluation mode.
     """
 
@@ -163,6 +164,7 @@ def run(
         "options": strategy.options(),
         "seed": seed,
         "tasks": [list(task) for task in matrix.tasks],
+        "single_class_tasks": list(matrix.single),
         "train_samples": [len(data) for data, _ in parts],
         "test_samples": matrix.samples.tolist(),
     }

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from sklearn.metrics import f1_score
 
+from fedlib.data.class_tasks import single_class_tasks
 from fedlib.errors import InputError, choose
 
 SCOPES = ("taw", "cil", "all")
@@ -33,6 +34,8 @@ class AccuracyMatrix:
         samples: (T,) int64, test samples of each task.
         labels: (n,) int64, of the test samples that count; ``rows`` (n,) are their places among all N.
         predicted: by scope, (n,) int64, classes predicted after the latest task.
+        single: tasks of one class, 0-based. Their task-aware accuracy is 100 whatever the predictor says, or 0
+            before its head has a row for the class.
 
     Raises:
         InputError: no test sample of any task, no task, or a class in two tasks.
@@ -56,6 +59,7 @@ class AccuracyMatrix:
         self.samples = np.bincount(self._own, minlength=total)
         self.values = {scope: np.zeros((total, total)) for scope in SCOPES}
         self.predicted: dict[str, np.ndarray] = {}
+        self.single = single_class_tasks(self.tasks)
 
     def record(self, t: int, scores: np.ndarray, classes: Sequence[int]) -> None:
         """Fill row t, 0-based.
@@ -68,9 +72,11 @@ class AccuracyMatrix:
         Raises:
             InputError: scores of another shape, or not finite.
         """
-        if scores.shape != (len(self.labels), len(classes)) or np.isnan(scores).any():
+        if scores.shape != (len(self.labels), len(classes)):
+            raise InputError(f"scores have shape {scores.shape}; allowed: {(len(self.labels), len(classes))}")
+        if len(bad := scores[~np.isfinite(scores)]):
             raise InputError(
-                f"scores have shape {scores.shape}; allowed: {(len(self.labels), len(classes))}, none of them NaN"
+                f"scores after task {t} hold {bad[0]}; allowed: finite values. Has training diverged?"
             )
         column_task = self._task_of[list(classes)]
         allowed = {
@@ -125,8 +131,8 @@ def continual_scores(matrix: np.ndarray) -> dict[str, float]:
     if a.ndim != 2 or a.shape[0] != a.shape[1] or not len(a):
         raise InputError(f"accuracy matrix has shape {a.shape}; allowed: (T, T)")
     seen = np.tril(np.ones_like(a, dtype=bool))
-    if not ((a[seen] >= 0) & (a[seen] <= 100)).all():
-        raise InputError("accuracies have values that are no percentages; allowed: 0 to 100")
+    for t, i in zip(*np.nonzero(seen & ~((a >= 0) & (a <= 100)))):
+        raise InputError(f"accuracy on task {i} after task {t} is {a[t, i]}; allowed: 0 to 100")
     a = np.where(seen, a, 0.0)
     last, before = a[-1], slice(0, len(a) - 1)
     scores = {"avg_acc": float(last.mean())}

@@ -10,13 +10,13 @@ proxies: Kim et al. 2022.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedlib.errors import InputError
+from fedlib.errors import InputError, choose
 from fedlib.features.gaussian import SMALLEST_NORM, pack_tril
 
 FLOOR = 1e-4  # least diagonal value of L
@@ -148,7 +148,13 @@ def kl_factor(scale: KlScale, samples: int, batch_size: int) -> float:
 
     ``1/N`` makes the loss the negative ELBO for each sample. The two others are stronger by the batch size or by
     N, and q_c collapses to the prior.
+
+    Raises:
+        InputError: unknown scale, or no sample.
     """
+    choose("kl_scale", scale, get_args(KlScale))
+    if samples < 1 or batch_size < 1:
+        raise InputError(f"samples are {samples}, batch_size is {batch_size}; allowed: at least 1 each")
     return {"1/N": 1 / samples, "1/num_batches": 1 / -(-samples // batch_size), "1": 1.0}[scale]
 
 

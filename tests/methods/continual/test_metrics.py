@@ -40,6 +40,13 @@ def test_what_is_no_accuracy_matrix_is_refused(matrix: np.ndarray) -> None:
         continual_scores(matrix)
 
 
+def test_an_accuracy_that_is_no_percentage_is_named_with_its_place() -> None:
+    wrong = G5.copy()
+    wrong[2, 1] = 101.5
+    with pytest.raises(InputError, match=r"accuracy on task 1 after task 2 is 101\.5; allowed: 0 to 100"):
+        continual_scores(wrong)
+
+
 def test_scores_of_unbalanced_labels_and_collapsed_predictors() -> None:
     labels = np.array([0] * 90 + [1] * 10)
     constant = label_scores(labels, np.zeros(100, dtype=int), 3)
@@ -95,6 +102,23 @@ def test_equal_counts_make_the_average_the_overall_accuracy() -> None:
     matrix = AccuracyMatrix(((0, 1), (2, 3)), labels)
     matrix.record(1, np.random.default_rng(0).normal(size=(20, 4)), (0, 1, 2, 3))
     assert matrix.scores("cil")["avg_acc"] == pytest.approx(matrix.overall("cil")["accuracy"])
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
+def test_scores_that_are_not_finite_are_refused(bad: float) -> None:
+    matrix = AccuracyMatrix(((0, 1), (2,)), np.array([0, 1, 2]))
+    scores = np.zeros((3, 2))
+    scores[1, 0] = bad
+    with pytest.raises(InputError, match=f"scores after task 0 hold {bad}; allowed: finite"):
+        matrix.record(0, scores, (0, 1))
+
+
+def test_tasks_of_one_class_are_noted_and_always_right_task_aware() -> None:
+    matrix = AccuracyMatrix(((0, 3), (1,), (2,)), np.array([0, 1, 2, 3]))
+    assert matrix.single == (1, 2)
+    matrix.record(2, np.array([[9.0, 0, 0, 0]] * 4), (0, 3, 1, 2))  # says class 0 whatever it sees
+    assert matrix.values["taw"][2].tolist() == [50, 100, 100]
+    assert matrix.values["cil"][2].tolist() == [50, 0, 0]
 
 
 @pytest.mark.parametrize(("tasks", "labels"), [(((0,), (0,)), [0]), ((), [0]), (((0,), (1,)), [5])])

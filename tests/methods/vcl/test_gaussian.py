@@ -52,8 +52,9 @@ def test_cholesky_of_a_singular_matrix_needs_only_jitter() -> None:
 @pytest.mark.parametrize(
     ("sigma", "says"),
     [
-        (torch.diag(torch.tensor([1.0, -1.0])), "not positive definite"),
-        (torch.tensor([[torch.nan, 0.0], [0.0, 1.0]]), "finite"),
+        (torch.diag(torch.tensor([1.0, -1.0])), "eigenvalue -1; allowed: positive definite"),
+        (torch.tensor([[torch.nan, 0.0], [0.0, 1.0]]), "holds nan; allowed: finite"),
+        (torch.tensor([[torch.inf, 0.0], [0.0, 1.0]]), "holds inf; allowed: finite"),
         (torch.zeros(2, 3), "shape"),
     ],
 )

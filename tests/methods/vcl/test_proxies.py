@@ -201,3 +201,10 @@ def test_any_other_scale_of_the_kl_collapses_to_the_prior(kl_scale: str) -> None
 
 def test_kl_factors() -> None:
     assert [kl_factor(s, 1000, 128) for s in ("1/N", "1/num_batches", "1")] == [1 / 1000, 1 / 8, 1.0]
+
+
+def test_a_kl_scale_that_is_not_offered_is_refused() -> None:
+    with pytest.raises(InputError, match="kl_scale is '1/n'; allowed: 1/N, 1/num_batches, 1"):
+        kl_factor("1/n", 1000, 128)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="samples are 0"):
+        kl_factor("1/N", 0, 128)
