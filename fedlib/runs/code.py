@@ -71,12 +71,13 @@ def module_hashes(
         path = _source_file(name)
         if path is None:
             continue
-        hashes[name] = _digest(path, path.stat().st_mtime_ns)
+        modified = path.stat().st_mtime_ns
+        hashes[name] = _digest(path, modified)
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        todo.extend(imported_modules(tree, f"{package}.x"))
+        imported, named = _names(path, modified, package)
+        todo.extend(imported)
         if registered:
-            todo.extend(named_modules(tree))
+            todo.extend(named)
         if package_data and path.name == "__init__.py" and path.parent != PACKAGE:
             for data in _package_data(path.parent):
                 label = data.relative_to(PACKAGE.parent).as_posix()
@@ -114,3 +115,10 @@ def _package_data(folder: Path) -> list[Path]:
 @lru_cache(maxsize=4096)
 def _digest(path: Path, modified_ns: int) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _names(path: Path, modified_ns: int, package: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return what a file imports and what it names as text; parsing takes most of the time of a key."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return frozenset(imported_modules(tree, f"{package}.x")), frozenset(named_modules(tree))
