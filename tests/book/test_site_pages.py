@@ -9,7 +9,7 @@ import pytest
 from markdown_it import MarkdownIt
 from sphinx_external_toc.parsing import parse_toc_yaml
 
-from fedlib.book import pages
+from fedlib.book import coverage, markdown, pages, reference
 from fedlib.experiments import settings
 from fedlib.report import register
 from fedlib.report.payloads import Collected, FindingPayload
@@ -20,7 +20,7 @@ from fedlib.report.verdict import DataUse, Provenance, Verdict, judge_sides
 @pytest.fixture(scope="session")
 def items() -> list[Verdict]:
     """Every verdict of a build that has executed nothing."""
-    return pages.verdicts([])
+    return coverage.verdicts([])
 
 
 def rows(table: str) -> list[list[str]]:
@@ -76,7 +76,7 @@ def test_every_page_in_the_table_of_contents_has_a_source_and_no_page_is_left_ou
 
 
 def test_every_setting_of_every_profile_is_listed_with_its_origin() -> None:
-    listed = [row for line in pages.settings().split(":::") for row in rows(line) if len(row) == 4]
+    listed = [row for line in reference.settings().split(":::") for row in rows(line) if len(row) == 4]
     assert not [row for row in listed if not row[3]]
     for paper in settings.papers():
         names = {name for name in settings.model_for(paper).model_fields if name != "profile"}
@@ -86,28 +86,28 @@ def test_every_setting_of_every_profile_is_listed_with_its_origin() -> None:
 def test_every_claim_table_and_figure_has_a_row(items: list[Verdict]) -> None:
     for paper in register.PAPERS:
         own = [item for item in items if item.entry.paper == paper]
-        shown = pages.claims(own, []) + pages.tables_and_figures(own, [])
+        shown = coverage.claims(own, []) + coverage.tables_and_figures(own, [])
         assert not [i.entry.id for i in own if i.entry.kind != "cell" and f"**{i.entry.id}**" not in shown]
 
 
 def test_the_front_page_counts_every_claim_once(items: list[Verdict]) -> None:
-    columns = list(zip(*[map(int, row[1:]) for row in rows(pages.summary(items))], strict=True))
+    columns = list(zip(*[map(int, row[1:]) for row in rows(coverage.summary(items))], strict=True))
     for paper, (*counts, total) in zip(register.PAPERS, columns, strict=True):
         assert total == sum(counts) == len(register.select(paper, ["claim"]))
 
 
 def test_the_front_page_quotes_the_finding_on_few_samples_and_types_none(repo: Path) -> None:
     assert "_generated/few-samples.md" in (repo / "book" / "index.md").read_text(encoding="utf-8")
-    assert "has not been run" in pages.quoted([], "few-samples")
+    assert "has not been run" in coverage.quoted([], "few-samples")
     origin = Provenance(data=(DataUse(name="digits", kind="real"),), profile="quick")
     payload = FindingPayload(name="few-samples", text="MPT loses in 1 of 2.", provenance=origin)
     found = [Collected(page="mpt/when-does-tracking-help", payload=payload)]
-    words = pages.quoted(found, "few-samples")
+    words = coverage.quoted(found, "few-samples")
     assert words.startswith("MPT loses in 1 of 2. *digits (real), profile quick*")
     assert "</_executed/mpt/when-does-tracking-help>" in words
     smoke = origin.model_copy(update={"profile": "smoke"})
     found = [Collected(page="mpt/x", payload=payload.model_copy(update={"provenance": smoke}))]
-    assert "has not been run" in pages.quoted(found, "few-samples")
+    assert "has not been run" in coverage.quoted(found, "few-samples")
 
 
 def test_nothing_counts_as_attempted_without_a_run_or_an_audit(items: list[Verdict]) -> None:
@@ -134,12 +134,12 @@ def test_recorded_verdicts_stand_below_those_of_this_build(items: list[Verdict])
         machine="Linux, 2 cores", date="2026-01-02", settings={},
     )  # fmt: skip
     found = Recorded(record=record, verdict=judge_sides(item.entry, tables, origin))
-    shown = rows(pages.claims([item], [], {item.id: found}))
+    shown = rows(coverage.claims([item], [], {item.id: found}))
     assert len(shown) == 2
     assert shown[1][0] == "MPT-10, recorded"
     assert "2026-01-02" in shown[1][2]
-    assert "1 claim in profile `overnight`" in pages.recorded_line([found])
-    assert "none yet" in pages.recorded_line([])
+    assert "1 claim in profile `overnight`" in coverage.recorded_line([found])
+    assert "none yet" in coverage.recorded_line([])
 
 
 @pytest.mark.parametrize(
@@ -156,18 +156,22 @@ def test_recorded_verdicts_stand_below_those_of_this_build(items: list[Verdict])
     ],
 )
 def test_plain_words_are_shown_as_they_are(words: str) -> None:
-    html = MarkdownIt("commonmark").enable("table").render(pages.pipe_table(["head"], [[pages.text(words)]]))
+    html = (
+        MarkdownIt("commonmark")
+        .enable("table")
+        .render(markdown.pipe_table(["head"], [[markdown.text(words)]]))
+    )
     cell = html.split("<td>")[1].split("</td>")[0]
     assert cell.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") == words
 
 
 def test_a_row_with_a_missing_cell_is_refused() -> None:
     with pytest.raises(ValueError, match="2 cells"):
-        pages.pipe_table(["a", "b"], [["only one"]])
+        markdown.pipe_table(["a", "b"], [["only one"]])
 
 
 def test_every_command_is_listed_with_its_options() -> None:
-    words = pages.commands()
+    words = reference.commands()
     for command in ("fedlib run", "fedlib book", "fedlib data", "fedlib doctor", "fedlib runs why"):
         assert f"| `{command}` |" in words
     assert "`--dry-run`" in words
@@ -175,7 +179,10 @@ def test_every_command_is_listed_with_its_options() -> None:
 
 def test_every_public_module_is_on_an_api_page(repo: Path) -> None:
     shown = {
-        module for names in pages.LAYERS.values() for name in names for module in pages.public_modules(name)
+        module
+        for names in reference.LAYERS.values()
+        for name in names
+        for module in reference.public_modules(name)
     }
     package = repo / "fedlib"
     expected = set()
