@@ -195,7 +195,10 @@ class VCLSettings(Settings):
 
     Attributes:
         dataset_options: options of the data set, see ``fedlib.data.load``.
+        image_size: side to which images are reduced, see ``fedlib.data.reduced``; None leaves them as they are.
+        train_per_class: training samples of a class, at most; None takes all.
         model: backbone of the encoders and of the classifiers of the one-shot baselines.
+        encoders: backbones of the clients, one each; empty: all clients have ``model``.
         dim: length d of an encoder's output.
         weights: of the initial encoder, see ``fedlib.models.embedder``; None is random.
         num_tasks: tasks T that the classes are dealt to.
@@ -207,10 +210,17 @@ class VCLSettings(Settings):
         classifiers: what is changed in the training of the baselines' classifiers, a
             ``fedlib.methods.oneshot.local_training.LocalTraining``.
         baselines: what is changed in the one-shot baselines, by name.
+        suite: lifelonger | verma: what the continual baselines share, ``fedlib.methods.continual.harness.Suite``.
+        training: what is changed in its training on a task.
+        continual: what is changed in the continual baselines, by name.
+        scenarios: parts of the paper with settings of their own: name and the settings that each changes.
         small: start from the baselines' small budgets, made for a CPU, instead of the papers'.
     """
 
     dataset_options: dict[str, Any]
+    image_size: Count | None
+    train_per_class: Count | None
+    encoders: tuple[str, ...]
     dim: Count
     weights: str | None
     num_tasks: Count
@@ -223,6 +233,10 @@ class VCLSettings(Settings):
     code: dict[str, Any]
     classifiers: dict[str, Any]
     baselines: dict[str, dict[str, Any]]
+    suite: Literal["lifelonger", "verma"]
+    training: dict[str, Any]
+    continual: dict[str, dict[str, Any]]
+    scenarios: dict[str, dict[str, Any]]
     small: bool
 
     def for_dataset(self, name: str) -> VCLSettings:
@@ -233,13 +247,31 @@ class VCLSettings(Settings):
         """
         return self._changed(self.datasets[choose("data set", name, self.datasets)])
 
+    def for_scenario(self, name: str) -> VCLSettings:
+        """Return the settings of one of ``scenarios``, which plans no further ones.
+
+        Raises:
+            InputError: unknown scenario.
+        """
+        own = self.scenarios[choose("scenario", name, self.scenarios)]
+        return self._changed({"scenarios": {}} | own)
+
     def variants(self) -> tuple[Settings, ...]:
-        """Return these settings and those of each of ``datasets``."""
-        return (self, *map(self.for_dataset, self.datasets))
+        """Return these settings and those of each of ``datasets``, and the same of each of ``scenarios``."""
+        further = [own for name in self.scenarios for own in self.for_scenario(name).variants()]
+        return (self, *map(self.for_dataset, self.datasets), *further)
 
     @model_validator(mode="after")
-    def _datasets_are_settings(self) -> VCLSettings:
-        self._check_changes("datasets")
+    def _datasets_and_scenarios_are_settings(self) -> VCLSettings:
+        self._check_changes("datasets", "scenarios")
+        return self
+
+    @model_validator(mode="after")
+    def _one_encoder_for_each_client(self) -> VCLSettings:
+        if len(self.encoders) not in (0, self.num_clients):
+            raise ValueError(
+                f"encoders are {len(self.encoders)}; allowed: none, or {self.num_clients}, one for each client"
+            )
         return self
 
 

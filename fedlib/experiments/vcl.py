@@ -8,6 +8,7 @@ from functools import cache, partial
 from typing import Any
 
 import pandas as pd
+import torch
 from torch import Tensor
 
 from fedlib.data.lossy_partition import LossySplit
@@ -15,12 +16,18 @@ from fedlib.data.partition import Holdings
 from fedlib.experiments.pool import run_all
 from fedlib.experiments.settings import VCLSettings
 from fedlib.experiments.study import Study
-from fedlib.experiments.vcl_scene import Scene, client_run, clients_of
-from fedlib.features.gaussian import ClassGaussian
+from fedlib.experiments.vcl_scene import Scene, client_run, clients_of, trained_clients
+from fedlib.features.gaussian import ClassGaussian, Mixture
 from fedlib.federation.ledger import Ledger
 from fedlib.methods.continual.metrics import SCOPES, AccuracyMatrix
 from fedlib.methods.vcl.continual import joint, run_tasks
-from fedlib.methods.vcl.pipeline import client_gaussians, evaluate_encoders, test_features
+from fedlib.methods.vcl.diagnostics import diagnose
+from fedlib.methods.vcl.pipeline import (
+    client_features,
+    client_gaussians,
+    evaluate_encoders,
+    test_features,
+)
 from fedlib.methods.vcl.presets import Options
 from fedlib.methods.vcl.server import aggregate
 from fedlib.runs import Run, Store, Workspace
@@ -38,19 +45,26 @@ def rows(
     """Run VCL-FPFT with several sets of options.
 
     Columns of the metrics: seed, dataset, partition, row, stage (``tasks``: the continual stage; ``joint``: one
-    head trained on all classes at once; ``messages``; ``partition``, see :func:`lost_and_repeated`), scope (taw,
-    cil, all, none), after and task (from 0; -1 where the number belongs to no task), metric, value. With several
-    encoders of the test images, one for each client, every number is their mean.
+    head trained on all classes at once; ``messages``; ``features``; ``partition``, see :func:`lost_and_repeated`;
+    ``encoders``, see :func:`each_encoder`), scope (taw, cil, all, none), after and task (from 0; -1 where the
+    number belongs to no task), metric, value. With several encoders of the test images, one for each client, every
+    number is their mean.
 
     Metrics of both stages: overall_accuracy, average_accuracy, task_accuracy (after the last task); in the scope
     cil also balanced_accuracy, macro_f1, majority and constant. Of ``tasks``: accuracy (of each task after each),
     forgetting (the paper's), forgetting_code, bwt. Of ``messages``: uplinks (most of any client), uplink_bytes
-    and downlink_bytes (mean of a client). Accuracies and forgetting in percent.
+    and downlink_bytes (mean of a client). Of ``features``: how far draws are from the real features of the same
+    client and class, medians over both; see :func:`fedlib.methods.vcl.diagnostics.diagnose`. Accuracies and
+    forgetting in percent. In the scope taw single_class_tasks is the number of tasks of one class, whose
+    task-aware accuracy is 100 by construction.
 
     Args:
         settings: of the experiment.
         wanted: by the name of the row, its preset and what it changes.
         partitions: names; None takes those of the settings.
+
+    Raises:
+        InputError: settings, options or partitions that are not possible, before anything is computed.
     """
     scene = Scene.of(settings)
     options = {name: scene.options(base, **changes) for name, (base, changes) in wanted.items()}
@@ -58,9 +72,12 @@ def rows(
     groups = [(split, seed) for split in splits for seed in range(settings.seeds)]
     for split, seed in groups:  # a partition that is not possible is refused before anything is computed
         scene.partition(split, seed)
-    training = {repr(o.part("clients")): o for o in options.values()}
-    jobs = [(split, seed, o) for o in training.values() for split, seed in groups]
-    run_all(partial(_client_job, scene), jobs, settings.device)
+    for own in options.values():
+        scene.check(own)
+    if not settings.encoders:
+        training = {repr(o.part("clients")): o for o in options.values()}
+        jobs = [(split, seed, o) for o in training.values() for split, seed in groups]
+        run_all(partial(_client_job, scene), jobs, settings.device)
     sharing: dict[str, list[str]] = {}  # rows whose server receives the same are computed together
     for name, own in options.items():
         sharing.setdefault(repr(_received_by(own)), []).append(name)
@@ -104,22 +121,34 @@ def row_run(scene: Scene, partition: str, seed: int, options: Options) -> Run:
 
 @dataclass(frozen=True)
 class _Received:
-    """What the server receives, and the test features under each encoder that is tested."""
+    """What the server receives, the test features under each encoder that is tested, and the rows on features."""
 
     gaussians: Mapping[int, Mapping[int, ClassGaussian]]
     features: Mapping[str, Tensor]
     ledger: Ledger
+    drawn: pd.DataFrame
 
 
 def _receive(scene: Scene, partition: str, seed: int, options: Options) -> _Received:
-    clients = clients_of(client_run(scene, partition, seed, options))
-    data, ledger = scene.clients(partition, seed), Ledger()
-
-    def encoders(_: int) -> Any:
-        return scene.encoder(seed)
-
+    if scene.settings.encoders:  # large ones of several kinds: too much to store for what their sharing saves
+        clients = trained_clients(scene, partition, seed, options)
+    else:
+        clients = clients_of(client_run(scene, partition, seed, options))
+    data, ledger, encoders = scene.clients(partition, seed), Ledger(), partial(scene.encoder, seed)
     gaussians = client_gaussians(clients, data, encoders, options, seed, ledger)
-    return _Received(gaussians, test_features(clients, scene.test, encoders, options), ledger)
+    real = client_features(clients, data, encoders, options)
+    found = pd.concat(
+        diagnose(
+            {c: Mixture((q,)) for c, q in own.items()}, real[k], torch.from_numpy(data[k].labels), seed=seed
+        )
+        for k, own in gaussians.items()
+    )
+    drawn = [
+        ("features", "none", NO_TASK, NO_TASK, name, found[name].median())
+        for name in ("cosine_real", "cosine_synthetic", "scatter_ratio", "nearest_neighbour")
+    ]
+    features = test_features(clients, scene.test, encoders, options)
+    return _Received(gaussians, features, ledger, pd.DataFrame(drawn, columns=list(COLUMNS)).dropna())
 
 
 def _row(scene: Scene, partition: str, seed: int, options: Options, received: Callable[[], _Received]) -> Run:
@@ -138,12 +167,15 @@ def _row(scene: Scene, partition: str, seed: int, options: Options, received: Ca
             "tasks": run_tasks(model, tasks, options, seed, device),
             "joint": joint(model, tasks, options, seed, device),
         }
-        parts = [
-            tidy(evaluate_encoders(head, got.features, scene.test.labels, options), stage)
+        evaluated = {
+            stage: evaluate_encoders(head, got.features, scene.test.labels, options)
             for stage, head in heads.items()
-        ]
+        }
+        parts = [tidy(matrices, stage) for stage, matrices in evaluated.items()]
+        if scene.settings.encoders:
+            parts.append(each_encoder(evaluated["tasks"], scene.settings.encoders))
         split = scene.partition(partition, seed)
-        facts = [sent(got.ledger, len(split.clients)), *lost_and_repeated(split)]
+        facts = [sent(got.ledger, len(split.clients)), got.drawn, *lost_and_repeated(split)]
         metrics = pd.concat([*parts, *facts], ignore_index=True)
         metrics.insert(0, "seed", seed)
         workspace.finish(metrics)
@@ -167,6 +199,8 @@ def tidy(matrices: Mapping[str, AccuracyMatrix], stage: str) -> pd.DataFrame:
             if scope == "cil":
                 names = ("balanced_accuracy", "macro_f1", "majority", "constant")
                 numbers |= {name: labels[name] for name in names}
+            if scope == "taw":
+                numbers["single_class_tasks"] = float(len(matrix.single))
             found += [(stage, scope, NO_TASK, NO_TASK, name, value) for name, value in numbers.items()]
             if stage == "joint":
                 continue
@@ -177,6 +211,25 @@ def tidy(matrices: Mapping[str, AccuracyMatrix], stage: str) -> pd.DataFrame:
             ]
     frame = pd.DataFrame(found, columns=list(COLUMNS)).dropna()  # one task has no forgetting
     return frame.groupby(list(COLUMNS[:-1]), sort=False, as_index=False)["value"].mean()
+
+
+def each_encoder(matrices: Mapping[str, AccuracyMatrix], backbones: Sequence[str]) -> pd.DataFrame:
+    """Return the overall accuracy under each client's encoder, as metric ``<client>/<backbone>``.
+
+    The columns are those of :func:`rows`, the stage is ``encoders``.
+
+    Args:
+        matrices: by encoder of the test images, in the order of the clients.
+        backbones: of the clients.
+    """
+    found = [
+        ("encoders", scope, NO_TASK, NO_TASK, f"{k}/{backbones[k]}", matrix.overall(scope)["accuracy"])
+        for name, matrix in matrices.items()
+        if name.startswith("client ")
+        for k in [int(name.removeprefix("client "))]
+        for scope in ("taw", "cil")
+    ]
+    return pd.DataFrame(found, columns=list(COLUMNS))
 
 
 def lost_and_repeated(split: Holdings) -> list[pd.DataFrame]:

@@ -44,6 +44,9 @@ FROZEN = ("fbpft_vi", "fedpft", "frozen_ncm", "frozen_lda")
 METHODS = ("fedavg", "fedavg1", *DISTILLED, *FROZEN, "local_only", "logit_ensemble")
 """Names of :func:`oneshot`; ``fedavg`` has many rounds, ``fedavg1`` one round of one epoch."""
 
+_COMMON = {"fedavg", "fedavg1", *FROZEN}
+"""Methods whose clients have one architecture."""
+
 _BUDGETS: dict[str, Any] = {
     "fedavg": FedAvgRounds,
     "dafl": DAFL,
@@ -72,16 +75,22 @@ def oneshot(
         partitions: names; None takes those of the settings.
 
     Raises:
-        InputError: an unknown method, or a budget or partition that is not possible.
+        InputError: an unknown method, one that needs a common architecture where clients have several, or a
+            budget or partition that is not possible.
     """
     scene = Scene.of(settings)
     splits = tuple(partitions or settings.partitions)
     for method in methods:
         budget(settings, choose("method", method, METHODS))
+        if method in _COMMON and set(settings.encoders) - {settings.model}:
+            raise InputError(
+                f"method {method!r} needs one architecture, and the clients have "
+                f"{', '.join(settings.encoders)}; allowed: {', '.join(sorted(set(METHODS) - _COMMON))}"
+            )
     groups = [(split, seed) for split in splits for seed in range(settings.seeds)]
     for split, seed in groups:
         scene.partition(split, seed)
-    if set(methods) - {"fedavg", "fedavg1", *FROZEN}:
+    if set(methods) - _COMMON:
         run_all(partial(_classifier_job, scene), groups, settings.device)
     if set(methods) & set(FROZEN):
         run_all(partial(_feature_job, scene), list(range(settings.seeds)), settings.device)
@@ -139,7 +148,8 @@ def classifier_run(scene: Scene, partition: str, seed: int) -> Run:
 
     def compute(workspace: Workspace) -> None:
         clients = list(scene.clients(partition, seed).values())
-        trained = train_clients([scene.settings.model], clients, scene.problem, training, seed)
+        backbones = [scene.backbone(k) for k in range(len(clients))]
+        trained = train_clients(backbones, clients, scene.problem, training, seed)
         rows = [
             (seed, k, "accuracy", scores(model, scene.test)["accuracy"]) for k, model in enumerate(trained)
         ]
@@ -153,7 +163,7 @@ def _classifiers(scene: Scene, partition: str, seed: int) -> list[nn.Module]:
     tensors = classifier_run(scene, partition, seed).tensors
     found: list[nn.Module] = []
     for k in range(scene.settings.num_clients):
-        model = scene.classifier(seeds.integer(seed, "client", k))
+        model = scene.classifier(seeds.integer(seed, "client", k), k)
         prefix = f"{k}/"
         model.load_state_dict({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
         found.append(model.eval())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,10 @@ from fedlib.data import ImageSet, Normalizer
 from fedlib.data.class_tasks import class_order, task_split
 from fedlib.data.named_partition import named
 from fedlib.data.partition import Holdings
+from fedlib.data.reduced import fewer, smaller
 from fedlib.errors import InputError
 from fedlib.experiments.settings import VCLSettings
+from fedlib.federation.ledger import SERVER
 from fedlib.federation.rounds import Rounds
 from fedlib.federation.tasks import ImageData
 from fedlib.methods.oneshot.base import Problem
@@ -40,7 +43,7 @@ class Scene:
 
     Attributes:
         settings: of the experiment.
-        images: the data set.
+        images: the data set, reduced as the settings say.
     """
 
     settings: VCLSettings
@@ -54,9 +57,15 @@ class Scene:
             InputError: unknown data set, model or option, data that are not found (the message says what to do),
                 more tasks than classes, or a GPU that this machine has not.
         """
-        models.module_of(settings.model)
+        for name in {settings.model, *settings.encoders}:
+            models.module_of(name)
         Rounds(rounds=1, seed=0, device=settings.device)
-        scene = cls(settings, data.load(settings.dataset, **settings.dataset_options))
+        images = data.load(settings.dataset, **settings.dataset_options)
+        if settings.train_per_class is not None:
+            images = fewer(images, settings.train_per_class)
+        if settings.image_size is not None:
+            images = smaller(images, settings.image_size)
+        scene = cls(settings, images)
         scene.tasks(0)
         for name in ("paper", "code"):
             scene.options(name)
@@ -106,6 +115,8 @@ class Scene:
             InputError: a name of another form, or a partition that is not possible.
         """
         settings = self.settings
+        if name == "domain" and settings.train_per_class is not None:
+            raise InputError("partition is 'domain' with train_per_class; allowed: all training samples")
         where = data.domains(settings.dataset, **settings.dataset_options) if name == "domain" else None
         return named(
             name,
@@ -120,11 +131,17 @@ class Scene:
         """Return the clients' training samples by client id."""
         return {k: self.train.subset(rows) for k, rows in enumerate(self.partition(partition, seed).clients)}
 
-    def encoder(self, seed: int) -> Embedder:
-        """Return the initial encoder, the same for all clients."""
+    def backbone(self, client: int = SERVER) -> str:
+        """Return the name of a client's backbone, or of the server's."""
+        return (
+            self.settings.encoders[client] if self.settings.encoders and client >= 0 else self.settings.model
+        )
+
+    def encoder(self, seed: int, client: int = SERVER) -> Embedder:
+        """Return a client's initial encoder; clients with the same backbone have the same."""
         settings, problem = self.settings, self.problem
         return models.embedder(
-            settings.model,
+            self.backbone(client),
             dim=settings.dim,
             in_channels=problem.channels,
             image_size=problem.image_size,
@@ -132,11 +149,11 @@ class Scene:
             weights=settings.weights,
         ).to(settings.device)
 
-    def classifier(self, seed: int) -> Classifier:
-        """Return a new classifier with the same backbone, for the one-shot baselines."""
+    def classifier(self, seed: int, client: int = SERVER) -> Classifier:
+        """Return a new classifier with a client's backbone or the server's, for the one-shot baselines."""
         settings, problem = self.settings, self.problem
         return models.build(
-            settings.model,
+            self.backbone(client),
             num_classes=problem.num_classes,
             in_channels=problem.channels,
             image_size=problem.image_size,
@@ -152,15 +169,36 @@ class Scene:
         sizes = dict(self.settings.options) | (self.settings.code if name == "code" else {})
         return preset(name, **(sizes | changes))
 
+    def check(self, options: Options) -> None:
+        """Refuse options that need one architecture where the clients have several.
+
+        Raises:
+            InputError: naming the option.
+        """
+        if len(set(self.settings.encoders)) > 1 and options.evaluated_by in ("avg", "frozen"):
+            raise InputError(
+                f"eval_encoder of shared_space {options.shared_space!r} is {options.evaluated_by!r}, but the "
+                f"clients' encoders are {', '.join(self.settings.encoders)}; "
+                "allowed with several architectures: per_client, ensemble"
+            )
+
     def record(self, seed: int, **further: Any) -> dict[str, Any]:
         """Return the part of a run's configuration that all runs have, and ``further``."""
-        names = ("dataset", "dataset_options", "model", "dim", "weights", "num_clients")
+        reduced = ("image_size", "train_per_class")
+        names = ("dataset", "dataset_options", *reduced, "model", "encoders", "dim", "weights", "num_clients")
         return {name: getattr(self.settings, name) for name in names} | {"seed": seed} | further
 
     def spec(self, name: str, config: Mapping[str, Any], *modules: str) -> RunSpec:
         """Return the specification of a run on this data set."""
-        own = (models.module_of(self.settings.model), *modules)
+        backbones = dict.fromkeys((self.settings.model, *self.settings.encoders))
+        own = (*map(models.module_of, backbones), *modules)
         return RunSpec(name, config, {self.settings.dataset: self.images.card.checksum}, own)
+
+
+def trained_clients(scene: Scene, partition: str, seed: int, options: Options) -> dict[int, TrainedClient]:
+    """Return the clients after their training, by id; nothing is stored."""
+    encoders = partial(scene.encoder, seed)
+    return train_clients(scene.clients(partition, seed), encoders, options, seed, scene.num_classes)
 
 
 def client_run(scene: Scene, partition: str, seed: int, options: Options, store: Store | None = None) -> Run:
@@ -178,9 +216,7 @@ def client_run(scene: Scene, partition: str, seed: int, options: Options, store:
     config = scene.record(seed, partition=partition, client_options=options.part("clients"))
 
     def compute(workspace: Workspace) -> None:
-        trained = train_clients(
-            scene.clients(partition, seed), lambda _: scene.encoder(seed), options, seed, scene.num_classes
-        )
+        trained = trained_clients(scene, partition, seed, options)
         rows = [
             (seed, k, epoch + 1, "train_loss", loss)
             for k, client in trained.items()

@@ -80,3 +80,21 @@ def test_a_row_on_the_code_split_says_what_was_lost_and_repeated(
     assert isinstance(split, LossySplit)
     assert facts.loc["coverage", "value"] == split.coverage < 1
     assert facts.loc["duplicates", "value"] == split.duplicates
+
+
+@pytest.mark.parametrize("profile", settings.PROFILES)
+def test_every_scenario_of_a_profile_is_planned_with_sets_that_exist(profile: str) -> None:
+    config = settings.load("vcl", profile)
+    for name in config.scenarios:
+        own = config.for_scenario(name)
+        assert own.scenarios == {}
+        for planned in own.variants():
+            assert planned in config.variants()
+            assert data.card(planned.dataset).kind
+    with pytest.raises(InputError, match="scenario is 'other'"):
+        config.for_scenario("other")
+
+
+def test_clients_have_one_encoder_each() -> None:
+    with pytest.raises(InputError, match="encoders are 2; allowed: none, or 5"):
+        settings.load("vcl", "smoke", {"encoders": ["cnn3", "cnn3_bn"]})
