@@ -130,7 +130,8 @@ def scores(study: Study) -> pd.DataFrame:
     Metrics, in percent where they are accuracies: ``cil`` (overall accuracy, class-incremental), ``taw`` (average
     of the tasks, task-aware), ``joint`` (overall accuracy of one head trained on all classes at once),
     ``forgetting`` and ``forgetting_code`` (class-incremental), ``forgetting_taw`` (task-aware, the paper's
-    formula), ``uplinks``, ``upload`` and ``download`` (kB of a client).
+    formula), ``uplinks``, ``upload`` and ``download`` (kB of a client); ``cosine_real``, ``cosine_synthetic`` and
+    ``scatter_ratio`` of features, as in :func:`fedlib.experiments.vcl.rows`.
     """
     wanted = {
         ("tasks", "cil", "overall_accuracy"): "cil",
@@ -142,6 +143,9 @@ def scores(study: Study) -> pd.DataFrame:
         ("messages", "none", "uplinks"): "uplinks",
         ("messages", "none", "uplink_bytes"): "upload",
         ("messages", "none", "downlink_bytes"): "download",
+        ("features", "none", "cosine_real"): "cosine_real",
+        ("features", "none", "cosine_synthetic"): "cosine_synthetic",
+        ("features", "none", "scatter_ratio"): "scatter_ratio",
     }
     frame = study.metrics
     parts = []

@@ -152,6 +152,17 @@ def at_least(settings: Any, limits: Mapping[str, float]) -> None:
             raise InputError(f"{name} is {value!r}; allowed: {kind} >= {least}")
 
 
+def check_labels(labels: np.ndarray, num_classes: int, client: int) -> None:
+    """Refuse a client's labels that are no class.
+
+    Raises:
+        InputError: naming the client and the label.
+    """
+    wrong = labels[(labels < 0) | (labels >= num_classes)]
+    if len(wrong):
+        raise InputError(f"client {client} has the label {wrong[0]}; allowed: 0 to {num_classes - 1}")
+
+
 def balanced_targets(count: int, num_classes: int) -> Tensor:
     """Return labels (count,) int64 in ascending order, each class as often as any other, give or take one."""
     return torch.arange(count) * num_classes // count

@@ -33,7 +33,7 @@ class DAFL:
         nz: length of the noise.
         width: channels of the generator's first layers.
         lr_generator: of Adam; None means 0.2 for grey and 0.02 for coloured images.
-        lr_student: of the student's optimizer.
+        lr_student: of the student's optimizer; None means 2e-3 for Adam and 0.1 for SGD.
         student_optimizer: ``adam``, or ``sgd`` with momentum 0.9 and weight decay 5e-4.
         one_hot: weight of L_oh.
         activation: weight of L_a.
@@ -47,7 +47,7 @@ class DAFL:
     nz: int = 100
     width: int = 128
     lr_generator: float | None = None
-    lr_student: float = 2e-3
+    lr_student: float | None = None
     student_optimizer: Literal["adam", "sgd"] = "adam"
     one_hot: float = 1.0
     activation: float = 0.1
@@ -59,11 +59,17 @@ class DAFL:
         at_least(self, {"one_hot": 0.0, "activation": 0.0, "entropy": 0.0})
         check(
             self,
-            lr_student=(self.lr_student > 0, "above 0"),
+            lr_student=(self.lr_student is None or self.lr_student > 0, "above 0, or None"),
             lr_generator=(self.lr_generator is None or self.lr_generator > 0, "above 0, or None"),
         )
         choose("student_optimizer", self.student_optimizer, ("adam", "sgd"))
         choose("log_base", self.log_base, ("e", "10"))
+
+    def optimizer(self, student: nn.Module) -> torch.optim.Optimizer:
+        """Return the student's optimizer."""
+        if self.student_optimizer == "adam":
+            return torch.optim.Adam(student.parameters(), self.lr_student or 2e-3)
+        return torch.optim.SGD(student.parameters(), self.lr_student or 0.1, momentum=0.9, weight_decay=5e-4)
 
     @classmethod
     def small(cls) -> DAFL:
@@ -112,11 +118,7 @@ def dafl(
     generator = new_generator(settings.nz, problem, "tanh", settings.width, device, seed, "dafl generator")
     rate = settings.lr_generator or (0.2 if problem.channels == 1 else 0.02)
     for_generator = torch.optim.Adam(generator.parameters(), rate)
-    for_student: torch.optim.Optimizer = torch.optim.Adam(student.parameters(), settings.lr_student)
-    if settings.student_optimizer == "sgd":
-        for_student = torch.optim.SGD(
-            student.parameters(), settings.lr_student, momentum=0.9, weight_decay=5e-4
-        )
+    for_student = settings.optimizer(student)
     history = []
     noise = seeds.torch_generator(seed, "dafl noise")
     student.train()

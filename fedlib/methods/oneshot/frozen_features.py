@@ -24,7 +24,7 @@ from fedlib.features.moments import ClassMoments
 from fedlib.features.ncm import EuclideanNCM, MahalanobisNCM, prototypes, regularise
 from fedlib.federation.ledger import SERVER, Ledger
 from fedlib.federation.tasks import ImageData
-from fedlib.methods.oneshot.base import Result, at_least, check
+from fedlib.methods.oneshot.base import Result, at_least, check, check_labels
 from fedlib.models import Classifier, Embedder
 
 Encoder = Classifier | Embedder
@@ -71,6 +71,7 @@ def _summed(
         raise InputError(f"{len(features)} clients have 0 samples together; allowed: at least one")
     parts = []
     for client, (z, labels) in enumerate(features):
+        check_labels(labels.numpy(), num_classes, client)
         moments = ClassMoments(num_classes, z.shape[1], scatter=scatter)
         moments.update(z, labels)
         message = moments.to_tensors()
@@ -244,8 +245,10 @@ def fedpft(
         seed: of the experiment.
 
     Raises:
-        InputError: no sample at all.
+        InputError: no sample at all, or a label that is no class.
     """
+    for client, (_, y) in enumerate(features):
+        check_labels(y.numpy(), num_classes, client)
     ledger = Ledger()
     drawn: list[Tensor] = []
     labels: list[Tensor] = []

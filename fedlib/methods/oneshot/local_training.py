@@ -19,7 +19,7 @@ from fedlib.errors import InputError
 from fedlib.federation.model_state import State, model_state
 from fedlib.federation.tasks import ImageData, batches
 from fedlib.methods.federated.fedavg import batch_norm_layers
-from fedlib.methods.oneshot.base import Problem, at_least, check, logits
+from fedlib.methods.oneshot.base import Problem, at_least, check, check_labels, logits
 
 
 @dataclass(frozen=True)
@@ -135,12 +135,15 @@ def train_clients(
         seed: of the experiment; client k's model depends on it, on k and on the client's data alone.
 
     Raises:
-        InputError: other numbers of names than clients, no client, or a client without data.
+        InputError: other numbers of names than clients, no client, a client without data, or a label that is
+            no class.
     """
     if not clients or len(architectures) not in (1, len(clients)):
         raise InputError(
             f"{len(architectures)} architectures for {len(clients)} clients; allowed: one for all, or one for each"
         )
+    for client, data in enumerate(clients):
+        check_labels(data.labels, problem.num_classes, client)
     trained = []
     for client, data in enumerate(clients):
         model = models.build(

@@ -121,7 +121,7 @@ def train_client_vi(
         InputError: no data, labels out of range, or options that do not fit the data.
         FloatingPointError: loss or model not finite, naming client and epoch.
     """
-    counts = class_counts(data, num_classes)
+    counts = class_counts(data, num_classes, client)
     held = torch.nonzero(counts).flatten()
     place = torch.full((num_classes,), -1).index_copy_(0, held, torch.arange(len(held)))
     if options.exclude_positive and len(held) < 2:
@@ -187,7 +187,7 @@ def train_client_ce(
     The classifier sees the LayerNorm's output, not vectors of length 1; it is thrown away. Arguments and errors as
     in :func:`train_client_vi`. If no part of the encoder is trained, nothing is done.
     """
-    counts = class_counts(data, num_classes)
+    counts = class_counts(data, num_classes, client)
     losses: tuple[float, ...] = ()
     if options.trained_part != "none":
         net, inputs = trained_part(data, encoder, options)
@@ -217,7 +217,9 @@ def _optimise(
 ) -> tuple[float, ...]:
     """Run AdamW on ``net`` and ``head`` and return the mean loss of each epoch."""
     if public is not None and options.trained_part != "all":
-        raise InputError("shared_space 'pubdata' trains the whole encoder; allowed: trained 'all'")
+        raise InputError(
+            f"trained is {options.trained_part!r} with shared_space 'pubdata'; allowed: all, auto"
+        )
     norms = batch_norm_layers(net)
     if options.batch_norm != "free":
         for layer in norms:

@@ -46,17 +46,19 @@ class FeatureData:
 Labelled = ImageData | FeatureData
 
 
-def class_counts(data: Labelled, num_classes: int) -> Tensor:
-    """Return the number of samples of each class, int64 (C,).
+def class_counts(data: Labelled, num_classes: int, client: int) -> Tensor:
+    """Return the number of samples of each class at a client, int64 (C,).
 
     Raises:
-        InputError: no samples, or a label that is no class.
+        InputError: no samples, or a label that is no class; naming the client.
     """
     labels = np.asarray(data.labels)
     if not len(labels):
-        raise InputError("a client without samples; allowed: at least one sample")
+        raise InputError(f"client {client} has 0 samples; allowed: at least one")
     if labels.min() < 0 or labels.max() >= num_classes:
-        raise InputError(f"labels are {labels.min()} to {labels.max()}; allowed: 0 to {num_classes - 1}")
+        raise InputError(
+            f"client {client} has labels {labels.min()} to {labels.max()}; allowed: 0 to {num_classes - 1}"
+        )
     return torch.from_numpy(np.bincount(labels, minlength=num_classes)).long()
 
 

@@ -94,7 +94,8 @@ def train_clients(
     shared = None
     if options.shared_space == "pubdata":
         if public is None or not len(public):
-            raise InputError("shared_space is 'pubdata' without public images; allowed: at least one image")
+            count = 0 if public is None else len(public)
+            raise InputError(f"shared_space is 'pubdata' with {count} public images; allowed: at least one")
         shared = Public(public, unit_features(encoders(SERVER), public))
     trained = {}
     for k in clients:

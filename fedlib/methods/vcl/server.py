@@ -83,8 +83,11 @@ def aggregate(
     wrong = [c for _, c in sent if not 0 <= c < num_classes]
     if wrong:
         raise InputError(f"class {wrong[0]} was sent; allowed: 0 to {num_classes - 1}")
+    lengths = {k: len(q.mean) for (k, _), q in sent.items()}
     if len({len(q.mean) for q in sent.values()}) != 1:
-        raise InputError("clients sent Gaussians of different lengths; allowed: one embedding space")
+        raise InputError(
+            f"clients sent Gaussians of different lengths, {lengths}; allowed: one length for all"
+        )
     mixtures: list[Mixture | None] = []
     for label in range(num_classes):
         parts = tuple(sent[k, label] for k in sorted(gaussians) if (k, label) in sent)
@@ -190,7 +193,9 @@ def synthesise(
     wanted = [(c, mixtures[c], n) for c, n in sorted(sizes.items()) if n]
     chosen = [q for _, q, _ in wanted if q is not None]
     if len(chosen) < len(wanted):
-        raise InputError("features of a class that no client sent; allowed: classes with a mixture")
+        missing = [c for c, q, _ in wanted if q is None]
+        held = [c for c, q in enumerate(mixtures) if q is not None]
+        raise InputError(f"features wanted of classes {missing}, which no client sent; allowed: {held}")
     numbers = torch.tensor([n for _, _, n in wanted], dtype=torch.int64)
     labels = torch.tensor([c for c, _, _ in wanted], dtype=torch.int64).repeat_interleave(numbers)
     return sample_mixtures(chosen, numbers.tolist(), generator), labels

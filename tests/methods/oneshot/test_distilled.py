@@ -191,6 +191,15 @@ def test_one_hot_loss_is_positive_and_activation_loss_averages_over_clients() ->
     assert float(dafl.activation_loss(features)) == -2
 
 
+def test_dafls_student_has_the_step_size_of_its_optimizer(student: Build) -> None:
+    rates = {
+        name: dafl.DAFL(student_optimizer=name).optimizer(student()).param_groups[0]["lr"]
+        for name in ("adam", "sgd")
+    }
+    assert rates == {"adam": 2e-3, "sgd": 0.1}
+    assert dafl.DAFL(lr_student=0.5).optimizer(student()).param_groups[0]["lr"] == 0.5
+
+
 def test_students_loss_never_reaches_the_generator(
     trained: list[models.Classifier], student: Build, problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -211,6 +211,24 @@ def test_clients_may_have_different_architectures_and_a_single_sample(
     assert torch.isfinite(Ensemble(trained)(x)).all()
 
 
+def test_a_client_with_one_class_and_a_class_on_no_client_are_legal(
+    clients: list[ImageData], problem: Problem
+) -> None:
+    rows = [np.flatnonzero(clients[0].labels == 0), np.flatnonzero(clients[1].labels < 2)]
+    few = [data.subset(own[:12]) for data, own in zip(clients, rows, strict=True)]
+    trained = train_clients(["cnn3_bn"], few, problem, LocalTraining(epochs=2, lr=0.01), seed=0)
+    x, _ = clients[0].batch(torch.arange(4))
+    logits = Ensemble(trained)(x)
+    assert logits.shape == (4, 3)
+    assert torch.isfinite(logits).all()
+
+
+def test_a_label_that_is_no_class_names_the_client(clients: list[ImageData], problem: Problem) -> None:
+    few = Problem(2, problem.channels, problem.image_size, problem.mean, problem.std)
+    with pytest.raises(InputError, match="client 0 has the label 2; allowed: 0 to 1"):
+        train_clients(["cnn3"], clients, few, LocalTraining(epochs=1), 0)
+
+
 def test_bad_local_training_is_refused(clients: list[ImageData], problem: Problem) -> None:
     for change in ({"epochs": 0}, {"batch_size": 0}, {"lr": 0.0}, {"validation": 1.0}, {"epochs": 1.5}):
         with pytest.raises(InputError, match=next(iter(change))):

@@ -191,6 +191,15 @@ def test_one_sample_of_a_class_is_a_mixture_too() -> None:
         assert torch.allclose(drawn, z, atol=0.05)
 
 
+@pytest.mark.parametrize("method", ["frozen_ncm", "frozen_lda", "fedpft"])
+def test_a_label_that_is_no_class_names_the_client(method: str, encoder: models.Embedder) -> None:
+    z = torch.ones(2, 16)
+    pairs = [(z, torch.tensor([0, 1])), (z, torch.tensor([0, 3]))]
+    further = (frozen_features.FedPFT(components=1), 0) if method == "fedpft" else ()
+    with pytest.raises(InputError, match="client 1 has the label 3; allowed: 0 to 2"):
+        getattr(frozen_features, method)(encoder, pairs, 3, *further)
+
+
 def test_bad_references_are_refused(
     encoder: models.Embedder, clients: list[ImageData], student: Callable[[], models.Classifier]
 ) -> None:

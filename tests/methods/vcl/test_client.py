@@ -191,6 +191,69 @@ def test_average_does_not_depend_on_the_order_of_clients(problem: Any) -> None:
     torch.testing.assert_close(a["neck.weight"], mean)
 
 
+def test_batch_norm_statistics_are_averaged_by_name(problem: Any) -> None:
+    """Weights alone would leave the mean encoder with one client's statistics; positions may differ."""
+    states = [model_state(problem.encoder()) for _ in range(2)]
+    (mean,) = [name for name in states[0] if name.endswith("running_mean")][:1]
+    (count,) = [name for name in states[0] if name.endswith("num_batches_tracked")][:1]
+    for state, value in zip(states, (1.0, 4.0)):
+        state[mean] = torch.full_like(state[mean], value)
+        state[count] = torch.tensor(int(10 * value))
+    average = average_encoders({0: states[0], 1: dict(reversed(states[1].items()))})
+    assert average[mean].eq(2.5).all()
+    assert int(average[count]) == 40
+    problem.encoder().load_state_dict(average)
+
+
+def test_a_trained_client_keeps_no_tie_to_the_live_encoder(problem: Any) -> None:
+    encoder, options = problem.encoder(), problem.options(epochs=1, shared_space="local")
+    client = train_client_vi(problem.images(LABELS), encoder, options, client=0, seed=0, num_classes=4)
+    before = {name: tensor.clone() for name, tensor in client.encoder.items()}
+    with torch.no_grad():
+        for tensor in encoder.state_dict().values():
+            tensor.fill_(7)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in client.encoder.items())
+
+
+def test_weight_decay_is_on_the_encoder_and_never_on_the_proxies(problem: Any) -> None:
+    clients = [
+        train(problem, shared_space="frozen", trained="neck", weight_decay=decay, eval_encoder="auto")
+        for decay in (0.0, 30.0)
+    ]
+    norms = [float(client.encoder["neck.weight"].norm()) for client in clients]
+    assert norms[1] < 0.8 * norms[0]
+    only_proxies = [train(problem, shared_space="frozen", weight_decay=decay) for decay in (0.0, 30.0)]
+    for label, q in only_proxies[0].proxies.items():
+        assert torch.equal(q.mean, only_proxies[1].proxies[label].mean)
+        assert torch.equal(q.tril, only_proxies[1].proxies[label].tril)
+
+
+def test_gradients_are_clipped_only_if_asked(problem: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+    clip = nn.utils.clip_grad_norm_
+    monkeypatch.setattr(
+        nn.utils, "clip_grad_norm_", lambda params, limit: limits.append(limit) or clip(params, limit)
+    )
+    train(problem, epochs=1)
+    assert not limits
+    train(problem, epochs=1, clip=5.0)
+    assert limits == [5.0] * 3  # one of each batch
+
+
+def test_public_images_need_the_whole_encoder_trained(problem: Any) -> None:
+    public = Public(problem.images(LABELS), torch.ones(90, 16))
+    with pytest.raises(InputError, match="trained is 'neck' with shared_space 'pubdata'; allowed: all"):
+        train_client_vi(
+            problem.images(LABELS),
+            problem.encoder(),
+            problem.options(shared_space="pubdata", trained="neck"),
+            client=0,
+            seed=0,
+            num_classes=4,
+            public=public,
+        )
+
+
 def test_encoders_of_different_architecture_cannot_be_averaged(problem: Any) -> None:
     state = model_state(problem.encoder())
     with pytest.raises(InputError, match="one architecture; client 1"):
@@ -208,10 +271,13 @@ def test_client_with_one_class_or_one_sample_is_trained(problem: Any) -> None:
         train(problem, labels=np.full(20, 2), exclude_positive=True)
 
 
-@pytest.mark.parametrize(("labels", "says"), [([], "without samples"), ([0, 4], "allowed: 0 to 3")])
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [([], "client 5 has 0 samples"), ([0, 4], "client 5 has labels 0 to 4; allowed: 0 to 3")],
+)
 def test_no_samples_and_unknown_labels_are_refused(problem: Any, labels: list[int], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        class_counts(problem.images(labels), 4)
+        class_counts(problem.images(labels), 4, client=5)
 
 
 def test_diverged_training_names_client_and_epoch(problem: Any) -> None:

@@ -155,6 +155,67 @@ def test_client_without_samples_takes_no_part_and_all_empty_is_an_error(problem:
         train_clients({7: empty}, problem.encoder, problem.options(), 0, 4)
 
 
+@pytest.mark.parametrize("name", ["paper", "code"])
+def test_one_class_one_sample_and_a_class_on_no_client_go_through(problem: Any, name: str) -> None:
+    own = {
+        0: problem.images(np.arange(40) % 2),
+        1: problem.images(np.full(20, 2)),  # one class
+        2: problem.images([0]),  # one sample
+    }
+    result = outcome(problem, name=name, clients=own)  # class 3 is on no client
+    assert result.model.missing == (3,)
+    assert [sorted(result.gaussians[k]) for k in range(3)] == [[0, 1], [2], [0]]
+    for evaluation in result.evaluations.values():
+        assert np.isfinite(evaluation.values["cil"]).all()
+        assert 3 not in evaluation.predicted["cil"] or name == "code"
+    assert all(torch.isfinite(t).all() for t in result.run.to_tensors().values())
+
+
+def test_a_label_that_is_no_class_names_the_client(problem: Any) -> None:
+    own = data(problem) | {1: problem.images([0, 5])}
+    with pytest.raises(InputError, match="client 1 has labels 0 to 5; allowed: 0 to 3"):
+        train_clients(own, problem.encoder, problem.options(epochs=1), 0, 4)
+
+
+def test_more_tasks_than_classes_are_refused_with_the_task_that_is_empty(problem: Any) -> None:
+    model = problem.model([9, 9])
+    with pytest.raises(
+        InputError, match="task 3 of 3 has no class; allowed: at most as many tasks as classes"
+    ):
+        run_tasks(model, ((0,), (1,), ()), problem.options(), 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "numbers"),
+    [
+        ({}, 4 * (16 + 136 + 1)),  # C_k (d + d(d + 1)/2 + 1)
+        ({"source": "moments", "covariance": "tied_within"}, 4 * (16 + 1) + 136),  # C_k (d + 1) + d(d + 1)/2
+        ({"source": "feature_vi"}, 4 * (2 * 16 + 1)),  # C_k (2d + 1)
+    ],
+)
+def test_measured_bytes_are_the_counted_numbers_and_names(
+    problem: Any, changes: dict[str, Any], numbers: int
+) -> None:
+    options = problem.options(shared_space="local", epochs=1, **changes)
+    own = {0: data(problem)[0]}
+    clients, ledger = train_clients(own, problem.encoder, options, 0, 4), Ledger()
+    client_gaussians(clients, own, problem.encoder, options, 0, ledger)
+    assert ledger.uplinks() == {0: 1}
+    assert 4 * numbers < ledger.total_bytes("up") < 4 * numbers + 1500
+    assert ledger.total_bytes("down") == 0
+
+
+def test_the_mean_encoder_costs_an_encoder_each_way(problem: Any) -> None:
+    own = {0: data(problem)[0]}
+    options, ledger = problem.options("code", epochs=1), Ledger()
+    clients = train_clients(own, problem.encoder, options, 0, 4)
+    client_gaussians(clients, own, problem.encoder, options, 0, ledger)
+    numbers = sum(tensor.numel() for tensor in clients[0].encoder.values())
+    assert 4 * numbers <= ledger.total_bytes("down") < 4 * numbers + 4000
+    gaussians = 4 * (16 + 1) + 136
+    assert 4 * (numbers + gaussians) <= ledger.total_bytes("up") < 4 * (numbers + gaussians) + 5500
+
+
 def test_classes_with_few_samples_are_kept_back(problem: Any) -> None:
     own = {0: problem.images([0] * 20 + [1] * 20 + [2]), 1: problem.images([2] * 20 + [3] * 20)}
     for least, held in ((1, [0, 1, 2]), (2, [0, 1])):
@@ -164,7 +225,7 @@ def test_classes_with_few_samples_are_kept_back(problem: Any) -> None:
 
 def test_public_images_are_needed_for_their_shared_space(problem: Any) -> None:
     options = problem.options(shared_space="pubdata", epochs=1)
-    with pytest.raises(InputError, match="public images"):
+    with pytest.raises(InputError, match="with 0 public images"):
         train_clients(data(problem), problem.encoder, options, 0, 4)
     public = problem.images(np.arange(30) % 4 + 6)
     clients = train_clients(data(problem), problem.encoder, options, 0, 4, public)
