@@ -20,6 +20,7 @@ import numpy as np
 from fedlib.data import crops, prepared
 from fedlib.data.files import Found, reading
 from fedlib.data.imageset import Card, ImageSet, Split
+from fedlib.data.nuscenes.frame import CLASSES
 from fedlib.errors import InputError, choose
 
 NAME = "nuimages"
@@ -28,18 +29,6 @@ SMALLEST = 24  # pixels, longer side of a box
 MARGIN = 1.1  # side of the square crop / longer side of the box
 VERSIONS = {"train": "v1.0-train", "test": "v1.0-val"}
 TABLES = ("category", "object_ann", "sample_data")
-CLASSES = (
-    "car",
-    "truck",
-    "bus",
-    "trailer",
-    "construction_vehicle",
-    "pedestrian",
-    "motorcycle",
-    "bicycle",
-    "traffic_cone",
-    "barrier",
-)
 _RULES = 1  # raise when the rules of cutting change, so that kept crops are made anew
 
 CARD = Card(

@@ -43,16 +43,10 @@ def linear_cka(x: Tensor, y: Tensor, *, hsic: Hsic = "biased", form: Form = "aut
     """
     choose("hsic", hsic, get_args(Hsic))
     choose("form", form, get_args(Form))
-    if x.dim() != 2 or y.dim() != 2 or len(x) != len(y):
-        raise InputError(
-            f"representations have shapes {tuple(x.shape)} and {tuple(y.shape)}; "
-            "allowed: two matrices with the same number of rows"
-        )
+    _check_pair(x, y)
     n, p = len(x), max(x.shape[1], y.shape[1])
     if n < (2 if hsic == "biased" else 4):
         return float("nan")
-    if not (torch.isfinite(x).all() and torch.isfinite(y).all()):
-        raise FloatingPointError("activations are not finite")
     flat = [is_constant(x), is_constant(y)]
     if any(flat):
         return 1.0 if all(flat) else 0.0
@@ -81,15 +75,32 @@ def minibatch_cka(batches: Iterable[tuple[Tensor, Tensor]]) -> float:
     Nguyen et al. 2021, equation 3. Batches with fewer than four rows are left out; NaN if none is left.
 
     Args:
-        batches: pairs (n_b, p1), (n_b, p2).
+        batches: pairs (n_b, p1), (n_b, p2), at most 4096 rows each.
+
+    Raises:
+        InputError: a batch that is no two matrices with the same number of rows, or has more than 4096 rows.
+        FloatingPointError: activations that are not finite.
     """
     sums = torch.zeros(3, dtype=torch.float64)
     used = False
-    for x, y in batches:
+    for number, (x, y) in enumerate(batches):
+        _check_pair(x, y)
+        if len(x) > LARGEST_GRAM:
+            raise InputError(f"batch {number} has {len(x)} rows; allowed: at most {LARGEST_GRAM}")
         if len(x) >= 4:
             sums += torch.tensor(unbiased_hsic(x, y), dtype=torch.float64)
             used = True
     return ratio(*sums.tolist()) if used else float("nan")
+
+
+def _check_pair(x: Tensor, y: Tensor) -> None:
+    if x.dim() != 2 or y.dim() != 2 or len(x) != len(y):
+        raise InputError(
+            f"representations have shapes {tuple(x.shape)} and {tuple(y.shape)}; "
+            "allowed: two matrices with the same number of rows"
+        )
+    if not (torch.isfinite(x).all() and torch.isfinite(y).all()):
+        raise FloatingPointError("activations are not finite")
 
 
 def ratio(xy: float, xx: float, yy: float) -> float:

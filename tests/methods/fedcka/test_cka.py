@@ -121,6 +121,15 @@ def test_guards() -> None:
 def test_matrices_that_are_too_large_are_refused() -> None:
     with pytest.raises(InputError, match="4096"):
         linear_cka(draw(4200, 3), draw(4200, 2), hsic="unbiased")
+    with pytest.raises(InputError, match="batch 1 has 4200 rows; allowed: at most 4096"):
+        minibatch_cka([(X, X), (draw(4200, 3), draw(4200, 2))])
+
+
+def test_batches_that_do_not_fit_together_are_refused() -> None:
+    with pytest.raises(InputError, match="same number of rows"):
+        minibatch_cka([(X, X[:5])])
+    with pytest.raises(FloatingPointError, match="not finite"):
+        minibatch_cka([(X, X * math.inf)])
 
 
 def test_large_means_in_float32_do_not_cancel_digits() -> None:
