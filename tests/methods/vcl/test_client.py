@@ -215,6 +215,19 @@ def test_a_trained_client_keeps_no_tie_to_the_live_encoder(problem: Any) -> None
     assert all(torch.equal(tensor, before[name]) for name, tensor in client.encoder.items())
 
 
+def test_proxies_start_small_and_the_prior_has_the_length_of_a_feature(problem: Any) -> None:
+    """By default L = 0.1/sqrt(d) I, m in U(-1/sqrt(d), 1/sqrt(d)) and sigma0 = 1/sqrt(d); here d = 16."""
+    start = train(problem, epochs=1, lr=1e-12, shared_space="frozen")
+    for q in start.proxies.values():
+        torch.testing.assert_close(q.tril, 0.025 * torch.eye(16), atol=1e-6, rtol=0)
+        assert 0.1 < float(q.mean.abs().max()) <= 0.25
+    default, named, other = (
+        train(problem, epochs=1, shared_space="frozen", prior_scale=scale) for scale in (None, 0.25, 1.0)
+    )
+    assert same(default, named)
+    assert not same(default, other)
+
+
 def test_weight_decay_is_on_the_encoder_and_never_on_the_proxies(problem: Any) -> None:
     clients = [
         train(problem, shared_space="frozen", trained="neck", weight_decay=decay, eval_encoder="auto")

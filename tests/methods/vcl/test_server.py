@@ -178,6 +178,31 @@ def test_presets_differ_where_paper_and_code_do() -> None:
     assert preset("paper", shared_space="frozen", trained="neck").evaluated_by == "per_client"
 
 
+def test_what_the_paper_leaves_open_has_the_documented_values() -> None:
+    chosen = {
+        "tau": 0.6,  # the only value that is printed anywhere
+        "exclude_positive": False,  # the text calls it a likelihood
+        "kl_weight": 1.0,
+        "kl_scale": "1/N",  # the loss is then the negative ELBO of a sample
+        "prior_scale": None,  # 1 / sqrt(d)
+        "init_scale": None,  # 0.1 / sqrt(d)
+        "sampler": "shuffle",
+        "batch_norm": "frozen",
+        "shared_space": "anchor",
+        "beta": 0.5,
+        "floor": 0.05,
+        "cap": 0.25,
+        "exact_clip": False,
+        "footnote": "init",
+        "head": "linear",
+        "head_scope": "seen",
+        "head_init": "mixture",
+        "optimizer_state": "reset",
+        "min_count": 1,
+    }
+    assert {name: getattr(preset("paper"), name) for name in chosen} == chosen
+
+
 def test_every_option_belongs_to_one_step() -> None:
     names = [name for part in PARTS.values() for name in part]
     assert len(names) == len(set(names)) == len(Options.__dataclass_fields__)
