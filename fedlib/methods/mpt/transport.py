@@ -154,6 +154,8 @@ def _root_times(product: np.ndarray, v: Tensor) -> Tensor:
     A = Q T Q^T with tridiagonal T: only T's eigenvectors are computed, never A's, which halves the time.
     """
     d = len(product)
+    if d == 1:  # nothing to make tridiagonal, and LAPACK's wrappers refuse empty arrays
+        return v * float(product[0, 0]) ** 0.5
     packed, diagonal, beside, tau, _ = lapack.dsytrd(product, lower=1, lwork=64 * d, overwrite_a=1)
     values, vectors = eigh_tridiagonal(diagonal, beside, check_finite=False, lapack_driver="stevd")
     # Q acts on all coordinates but the first; its reflectors lie below the first subdiagonal

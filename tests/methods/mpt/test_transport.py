@@ -92,6 +92,26 @@ def test_three_forms_of_optimal_transport_are_the_same(close, spd):
     close(transport_matrix("ot", s0, st), rt @ root(rt @ s0 @ rt, -0.5) @ rt)
 
 
+@pytest.mark.parametrize("d", [1, 2, 3, 65])
+def test_optimal_transport_by_a_tridiagonal_root_is_the_formula_at_any_length_and_changes_no_argument(
+    close, d, spd, random
+):
+    """Small and odd lengths, several vectors at once, views that are not contiguous, arguments left alone."""
+    s0, st, columns = spd(1, d), spd(2, d), random(3, 2, d).T
+    kept = s0.clone(), st.clone(), columns.clone()
+    origin = prepare("ot", s0)
+    stored = origin.covariance.clone(), origin.factor.clone()
+    inverse, half = root(s0, -0.5), root(s0)
+    expected = inverse @ root(half @ st @ half) @ inverse @ columns
+    close(transport(origin, st, columns), expected, 1e-8)
+    close(transport(origin, st, columns[:, 0]), expected[:, 0], 1e-8)
+    wide = torch.zeros(2 * d, 3 * d, dtype=torch.float64)
+    wide[::2, ::3] = st
+    assert torch.equal(transport(origin, wide[::2, ::3], columns), transport(origin, st, columns))
+    assert all(map(torch.equal, (s0, st, columns), kept))
+    assert all(map(torch.equal, (origin.covariance, origin.factor), stored))
+
+
 def test_optimal_transport_and_whitening_agree_where_covariances_commute(close, rotation):
     q = rotation(1, 6)
     s0 = (q * torch.arange(1.0, 7.0, dtype=torch.float64)) @ q.T
@@ -159,6 +179,8 @@ def test_low_rank_keeps_the_leading_directions_and_the_trace(close, spd):
 def test_shared_directions_do_not_break_the_low_rank_basis(close, spd, random):
     a, e = low_rank(spd(1, 10), 3), random(2, 10)
     close(transport_low_rank("ot", a, a, e), e)
+    one = low_rank(spd(3, 10), 1)  # a single direction: the inner transport is that of one feature
+    close(transport_low_rank("ot", one, one, e), e)
 
 
 @pytest.mark.parametrize(
