@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedlib import seeds
-from fedlib.data.detection_boxes import Detections, truth_of
+from fedlib.data.detection_boxes import Detections, Truth, truth_of
 from fedlib.data.detection_metrics import evaluate
 from fedlib.data.nuscenes import CLASSES, DrivingSet
 from fedlib.errors import InputError
@@ -25,14 +26,25 @@ class DetectionData:
         driving: where they come from.
         tokens: of the samples.
         frames: one per token.
+        reach: metres up to which boxes count in the evaluation, that of the detector.
     """
 
     driving: DrivingSet
     tokens: tuple[str, ...]
     frames: tuple[Prepared, ...]
+    reach: float = np.inf
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @cached_property
+    def truth(self) -> Truth:
+        """What counts in the evaluation.
+
+        Raises:
+            InputError: not one annotated box counts.
+        """
+        return truth_of(self.driving, self.tokens, self.reach)
 
     def batch(self, indices: Tensor) -> list[Prepared]:
         """Return the frames at ``indices`` (B,), without augmentation."""
@@ -41,9 +53,8 @@ class DetectionData:
     def subset(self, indices: np.ndarray) -> DetectionData:
         """Return the samples at ``indices`` (n,)."""
         rows = [int(index) for index in indices]
-        return DetectionData(
-            self.driving, tuple(self.tokens[i] for i in rows), tuple(self.frames[i] for i in rows)
-        )
+        tokens, frames = tuple(self.tokens[i] for i in rows), tuple(self.frames[i] for i in rows)
+        return DetectionData(self.driving, tokens, frames, self.reach)
 
 
 def detection_data(
@@ -63,7 +74,7 @@ def detection_data(
     frames = tuple(
         prepare(driving.frame(token, sweeps=sweeps, image_size=config.image_size), config) for token in tokens
     )
-    return DetectionData(driving, tuple(tokens), frames)
+    return DetectionData(driving, tuple(tokens), frames, config.reach)
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,6 @@ class Detection:
         A model in training mode gets augmented frames, modality masks and denoising queries. Their randomness
         starts from torch's stream, which the round loop seeds for each client and round as it does for dropout.
         """
-        torch.set_flush_denormal(True)  # weak attention gives denormal numbers, which are very slow
         frames, generator = list(batch), None
         if model.training:
             drawn = int(torch.randint(2**62, ()).item())
@@ -104,7 +114,6 @@ class Detection:
 
     def predict(self, model: nn.Module, batch: Sequence[Prepared]) -> list[Detections]:
         """Return the detections of each frame: at most 300, by falling score."""
-        torch.set_flush_denormal(True)
         outputs = _detector(model)(collate(list(batch), self.device))
         result = []
         for logits, codes in zip(outputs.logits[-1].float().cpu(), outputs.codes[-1].float().cpu()):
@@ -115,13 +124,13 @@ class Detection:
     def score(self, data: DetectionData, predictions: Sequence[list[Detections]]) -> dict[str, float]:
         """Return ``map``, ``nds``, ``cap`` (where there are cars), the mean errors, and ``ap_<class>``.
 
-        All are over the classes that occur; see ``fedlib.data.detection_metrics``.
+        All are over the classes that occur, up to the detector's reach; see ``fedlib.data.detection_metrics``.
 
         Raises:
             InputError: not one annotated box counts.
         """
         found = dict(zip(data.tokens, (item for batch in predictions for item in batch), strict=True))
-        scores = evaluate(truth_of(data.driving, data.tokens), found)
+        scores = evaluate(data.truth, found)
         result = {"map": scores.mean_ap, "nds": scores.nds} | scores.tp_errors
         if CLASSES[0] in scores.ap:
             result["cap"] = scores.cap

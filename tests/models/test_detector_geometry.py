@@ -88,7 +88,7 @@ def test_prior_is_clamped_carries_no_gradient_and_is_none_where_infinite() -> No
     assert bias.min() == -10
     assert torch.equal(bias[0, 3], torch.zeros(1, 648))
     assert bias[0, 0, 0, 12 * 24 + 12] == pytest.approx(0, abs=1e-5)  # the token whose middle it is
-    assert bias[0, 0, 0, 12 * 24 + 13] == pytest.approx(-(1.6**2) / (2 * 1.5**2), rel=1e-4)
+    assert bias[0, 0, 0, 12 * 24 + 13] == pytest.approx(-(1.6**2) / (2 * 1.0**2), rel=1e-4)
 
 
 def test_grid_counts_slices_sweeps_and_survives_no_points() -> None:

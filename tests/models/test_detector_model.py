@@ -56,7 +56,12 @@ def test_every_parameter_is_in_exactly_one_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"denoising": 2, "modality_mask": 0.25}, {"refine": True, "heat_map": True, "prior": ()}]
+    "options",
+    [
+        {},
+        {"denoising": 2, "modality_mask": 0.25},
+        {"refine": True, "heat_map": True, "prior": ()},
+    ],
 )
 def test_one_seed_gives_the_same_bits_under_every_option(options: dict[str, object]) -> None:
     task = Detection(Config(**{**SMALL.__dict__, **options}))  # type: ignore[arg-type]
@@ -76,6 +81,24 @@ def test_a_batch_without_points_and_boxes_trains_and_predicts() -> None:
         found = task.predict(build(SMALL, 0).eval(), _frames(2, boxes=0))
     assert len(found) == 2
     assert len(found[0]) == 120
+
+
+@pytest.mark.skipif(
+    not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this processor has no bfloat16 arithmetic"
+)
+def test_bfloat16_backbones_give_nearly_the_same_loss() -> None:
+    one = _step(Detection(SMALL, augment=False), _frames(2))[0]
+    two = _step(Detection(Config(**{**SMALL.__dict__, "bf16": True}), augment=False), _frames(2))[0]
+    assert one != two
+    assert one == pytest.approx(two, rel=0.02)
+
+
+def test_denormal_numbers_stay_as_they_were_for_all_other_code() -> None:
+    task = Detection(SMALL)
+    _step(task, _frames(2))
+    with torch.no_grad():
+        task.predict(build(SMALL, 0).eval(), _frames(1))
+    assert float(torch.tensor([1e-39]) * torch.tensor([1.0])) > 0
 
 
 def test_a_few_frames_are_learnt() -> None:

@@ -86,8 +86,9 @@ class CMT(nn.Module):
         batch, views = images.shape[:2]
 
         # M = [F_bev tokens; F_img tokens of all views], Gamma = [Gamma_bev; Gamma_im]
-        bev = self.lidar(grid)  # (B, d, H, W)
-        seen = self.img(images.flatten(0, 1)).unflatten(0, (batch, views))  # (B, V, d, h, w)
+        with torch.autocast(grid.device.type, dtype=torch.bfloat16, enabled=config.bf16):
+            bev = self.lidar(grid).float()  # (B, d, H, W)
+            seen = self.img(images.flatten(0, 1)).float().unflatten(0, (batch, views))  # (B, V, d, h, w)
         tokens = torch.cat([bev.flatten(2).mT, seen.flatten(3).mT.flatten(1, 2)], dim=1)  # (B, N, d)
         keys = tokens + self.embed.tokens(inverse)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from fedlib.errors import InputError, choose
 
 NUM_CLASSES = 10
@@ -38,6 +40,7 @@ class Config:
         modality_mask: probability to train a batch without images, and the same without points.
         heat_map: auxiliary loss on class maps of the LiDAR tokens.
         refine: move the anchors from layer to layer.
+        bf16: run the backbones in bfloat16 (results then differ from float32 in the third digit).
 
     Raises:
         InputError: a value is out of range.
@@ -55,16 +58,17 @@ class Config:
     heads: int = 4
     ffn: int = 128
     layers: int = 2
-    queries: int = 60
+    queries: int = 100
     depth_bins: int = 12
     image_hidden: int = 128
     dropout: float = 0.0
-    prior: tuple[float, ...] = (1.5, 3.0, 6.0, float("inf"))
+    prior: tuple[float, ...] = (1.0, 2.0, 4.0, float("inf"))
     denoising: int = 0
     noise_split: float = 0.75
     modality_mask: float = 0.0
     heat_map: bool = False
     refine: bool = False
+    bf16: bool = False
 
     def __post_init__(self) -> None:
         choose("image_backbone", self.image_backbone, ("compact", "resnet50"))
@@ -85,6 +89,8 @@ class Config:
         ):
             if not ok:
                 raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
+        if self.bf16 and not torch.cuda.is_available() and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            raise InputError("bf16 is True, but this processor has no bfloat16 arithmetic; allowed: False")
 
     @property
     def grid(self) -> int:

@@ -65,21 +65,35 @@ def ray_points(pixels: Tensor, inverse: Tensor, config: Config) -> Tensor:
     return normalise(points, config).flatten(-2)
 
 
-def bev_centres(config: Config, like: Tensor) -> Tensor:
-    """Return the centres of the LiDAR tokens in 0..1, (H W, 2), row by row (y), x fastest."""
-    axis = (torch.arange(config.grid, device=like.device, dtype=like.dtype) + 0.5) / config.grid
-    y, x = torch.meshgrid(axis, axis, indexing="ij")
-    return torch.stack([x, y], dim=-1).flatten(0, 1)
+def bev_axis(config: Config, like: Tensor) -> Tensor:
+    """Return the middles of the LiDAR tokens along a side in 0..1, (H,) = (W,)."""
+    return (torch.arange(config.grid, device=like.device, dtype=like.dtype) + 0.5) / config.grid
 
 
-def pixel_centres(config: Config, like: Tensor) -> Tensor:
-    """Return the centres of the image tokens of one view in pixels, (h w, 2), column and row."""
+def pixel_axes(config: Config, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the middles of the image tokens of one view in pixels: columns (w,) and rows (h,)."""
     rows, columns = (
         (torch.arange(size // config.stride, device=like.device, dtype=like.dtype) + 0.5) * config.stride
         for size in config.image_size
     )
+    return columns, rows
+
+
+def places(columns: Tensor, rows: Tensor) -> Tensor:
+    """Return all pairs (h w, 2) of columns (w,) and rows (h,), row by row."""
     v, u = torch.meshgrid(rows, columns, indexing="ij")
     return torch.stack([u, v], dim=-1).flatten(0, 1)
+
+
+def bev_centres(config: Config, like: Tensor) -> Tensor:
+    """Return the centres of the LiDAR tokens in 0..1, (H W, 2), row by row (y), x fastest."""
+    axis = bev_axis(config, like)
+    return places(axis, axis)
+
+
+def pixel_centres(config: Config, like: Tensor) -> Tensor:
+    """Return the centres of the image tokens of one view in pixels, (h w, 2), column and row."""
+    return places(*pixel_axes(config, like))
 
 
 class Embedding(nn.Module):
