@@ -196,6 +196,14 @@ def test_the_distillation_has_a_gradient_that_pulls_to_the_old_outputs():
     assert all(layer.training for layer in model.module.modules())  # evaluation mode does not stay on
 
 
+def test_the_head_unlearns_a_class_that_nobody_trains_on():
+    """Read on the backbones without the rare samples, the head's recall of the class goes to zero."""
+    rows = mpt.tracking(config(rounds=9), ["mpt", "ncm", "oracle", "head_holdout"], training="holdout").metrics
+    rows = rows[(rows["method"] == "head_holdout") & (rows["metric"] == "rare_recall")].set_index("round")
+    assert rows.loc[2, "value"] > 0.1  # what it knew when the vehicle left
+    assert rows.loc[[7, 8, 9], "value"].max() < 0.02
+
+
 def test_scores_agree_with_those_of_the_round_loop():
     rng = np.random.default_rng(0)
     labels, predicted = rng.integers(0, 5, 200), rng.integers(0, 4, 200)
