@@ -198,7 +198,9 @@ def test_the_distillation_has_a_gradient_that_pulls_to_the_old_outputs():
 
 def test_the_head_unlearns_a_class_that_nobody_trains_on():
     """Read on the backbones without the rare samples, the head's recall of the class goes to zero."""
-    rows = mpt.tracking(config(rounds=9), ["mpt", "ncm", "oracle", "head_holdout"], training="holdout").metrics
+    rows = mpt.tracking(
+        config(rounds=9), ["mpt", "ncm", "oracle", "head_holdout"], training="holdout"
+    ).metrics
     rows = rows[(rows["method"] == "head_holdout") & (rows["metric"] == "rare_recall")].set_index("round")
     assert rows.loc[2, "value"] > 0.1  # what it knew when the vehicle left
     assert rows.loc[[7, 8, 9], "value"].max() < 0.02
