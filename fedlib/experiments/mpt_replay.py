@@ -236,9 +236,7 @@ class Replay:
                 )
                 for vehicle in view.vehicles
             ]
-            down = readout_message(tracker, view.server) | {
-                f"own/{key}": tensor for key, tensor in tracker.downlink(view.server).items()
-            }
+            down = downlink_message(tracker, view.server)
             yield name, "uplink_bytes", float(np.mean(up))
             yield name, "uplink_floats", float(np.mean(floats))
             yield name, "uplink_formula", float(np.mean(formula))
@@ -265,6 +263,16 @@ class View:
     test: Tensor
     outcomes: Mapping[str, Outcome]
     sent: Mapping[str, list[State]]
+
+
+def downlink_message(tracker: Tracker, server: Round) -> State:
+    """Return all that the server sends to a vehicle in a round, beside the model.
+
+    Prototypes that vehicles need before they answer are not sent again with the readout.
+    """
+    sent = readout_message(tracker, server)
+    own = tracker.downlink(server).items()
+    return sent | {f"own/{key}": tensor for key, tensor in own if key not in sent}
 
 
 def readout_message(tracker: Tracker, server: Round) -> State:

@@ -224,8 +224,13 @@ class Tracker:
         return (classes * (dim + 1) if self.sends_means else 0) + (triangle if self.sends_scatter else 0)
 
     def floats_down(self, classes: int, dim: int) -> int:
-        """Return the method page's count of floats that a vehicle receives beside the model (section 12)."""
-        return classes * dim if self.sends_means else 0
+        """Return the method page's count of floats that a vehicle receives beside the model (section 12).
+
+        C d are prototypes, C (d + 1) the linear head that the Mahalanobis readout is.
+        """
+        if not self.sends_means:
+            return 0
+        return classes * (dim + (self.native == "mahalanobis"))
 
 
 class CosineNCM(EuclideanNCM):

@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from fedlib.errors import InputError
+from fedlib.experiments.mpt_replay import downlink_message
 from fedlib.features.moments import ClassMoments
 from fedlib.methods.mpt import capabilities
 from fedlib.methods.mpt.baselines.plain import Oracle
@@ -110,6 +111,17 @@ def test_messages_have_the_floats_of_the_method_page_and_the_class_ids(random, n
         measured = sum(tensor.numel() for tensor in message.values())
         ids = 0 if name.startswith(("fedavg", "head")) else held
         assert measured - tracker.floats_up(held, DIM, samples) == ids + EXTRA.get(name, 0)
+
+
+@pytest.mark.parametrize("name", VEHICLE_METHODS)
+def test_the_server_sends_the_floats_of_the_method_page(random, name):
+    """Prototypes or a linear head; what vehicles need before they answer is not counted twice."""
+    fleet = Fleet(random)
+    tracker, _, _ = fleet.run(name)
+    server = fleet.server(2, fleet.vehicles(staying=True, moved=True))
+    measured = sum(tensor.numel() for tensor in downlink_message(tracker, server).values())
+    extra = 1 if name == "sdc_federated" else 0  # its bandwidth
+    assert measured == tracker.floats_down(CLASSES, DIM) + extra
 
 
 def test_floats_of_the_default_network_are_those_of_the_method_page():
