@@ -266,14 +266,6 @@ class VCLSettings(Settings):
         self._check_changes("datasets", "scenarios")
         return self
 
-    @model_validator(mode="after")
-    def _one_encoder_for_each_client(self) -> VCLSettings:
-        if len(self.encoders) not in (0, self.num_clients):
-            raise ValueError(
-                f"encoders are {len(self.encoders)}; allowed: none, or {self.num_clients}, one for each client"
-            )
-        return self
-
 
 class FedCKASettings(RoundSettings):
     """Settings of the FedCKA experiments on images.

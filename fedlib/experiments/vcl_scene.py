@@ -6,6 +6,7 @@ server alone share them. Features of the initial encoder are computed once for a
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +32,7 @@ from fedlib.methods.vcl.client import TrainedClient
 from fedlib.methods.vcl.inputs import FeatureData, embed_all
 from fedlib.methods.vcl.pipeline import train_clients
 from fedlib.methods.vcl.presets import Options, preset
-from fedlib.models import Classifier, Embedder
+from fedlib.models import Classifier, Embedder, pretrained
 from fedlib.runs import Run, RunSpec, Store, Workspace
 
 SMALLEST_CLIENT = 10  # samples: Dirichlet partitions are drawn until every client has as many
@@ -54,11 +55,17 @@ class Scene:
         """Load the data set that ``settings`` name, and check all that can be checked without computing.
 
         Raises:
-            InputError: unknown data set, model or option, data that are not found (the message says what to do),
+            InputError: unknown data set, model or option, other numbers of encoders than of clients, data that are
+                not found (the message says what to do),
                 more tasks than classes, or a GPU that this machine has not.
         """
         for name in {settings.model, *settings.encoders}:
             models.module_of(name)
+        if len(settings.encoders) not in (0, settings.num_clients):
+            raise InputError(
+                f"encoders are {len(settings.encoders)}; allowed: none, or {settings.num_clients}, one for each "
+                "client"
+            )
         Rounds(rounds=1, seed=0, device=settings.device)
         images = data.load(settings.dataset, **settings.dataset_options)
         if settings.train_per_class is not None:
@@ -90,6 +97,11 @@ class Scene:
     def test(self) -> ImageData:
         """All test samples."""
         return self._part("test")
+
+    @property
+    def val(self) -> ImageData | None:
+        """All validation samples, where the data have some."""
+        return self._part("val") if "val" in self.images.splits else None
 
     def _part(self, name: str) -> ImageData:
         part = self.images.splits[name]
@@ -138,15 +150,20 @@ class Scene:
         )
 
     def encoder(self, seed: int, client: int = SERVER) -> Embedder:
-        """Return a client's initial encoder; clients with the same backbone have the same."""
-        settings, problem = self.settings, self.problem
+        """Return a client's initial encoder; clients with the same backbone have the same.
+
+        Its weights are random where torchvision's are wanted and it has none for the backbone.
+        """
+        settings, problem, name = self.settings, self.problem, self.backbone(client)
+        module = importlib.import_module(models.module_of(name))
+        available = settings.weights != pretrained.DOWNLOAD or hasattr(module, "TORCHVISION")
         return models.embedder(
-            self.backbone(client),
+            name,
             dim=settings.dim,
             in_channels=problem.channels,
             image_size=problem.image_size,
             seed=seed,
-            weights=settings.weights,
+            weights=settings.weights if available else None,
         ).to(settings.device)
 
     def classifier(self, seed: int, client: int = SERVER) -> Classifier:

@@ -97,4 +97,4 @@ def test_every_scenario_of_a_profile_is_planned_with_sets_that_exist(profile: st
 
 def test_clients_have_one_encoder_each() -> None:
     with pytest.raises(InputError, match="encoders are 2; allowed: none, or 5"):
-        settings.load("vcl", "smoke", {"encoders": ["cnn3", "cnn3_bn"]})
+        Scene.of(settings.load("vcl", "smoke", {"encoders": ["cnn3", "cnn3_bn"]}))
