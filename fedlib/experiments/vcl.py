@@ -188,15 +188,16 @@ def tidy(matrices: Mapping[str, AccuracyMatrix], stage: str) -> pd.DataFrame:
     found: list[tuple[Any, ...]] = []
     for matrix in matrices.values():
         for scope in SCOPES:
-            a, scores, labels = matrix.values[scope], matrix.scores(scope), matrix.overall(scope)
+            a, scores = matrix.values[scope], matrix.scores(scope)
             numbers = {
-                "overall_accuracy": labels["accuracy"],
+                "overall_accuracy": 100 * float((matrix.predicted[scope] == matrix.labels).mean()),
                 "average_accuracy": scores["avg_acc"],
                 "forgetting": scores["forgetting_paper"],
                 "forgetting_code": scores["forgetting_code"],
                 "bwt": scores["bwt"],
             }
             if scope == "cil":
+                labels = matrix.overall(scope)
                 names = ("balanced_accuracy", "macro_f1", "majority", "constant")
                 numbers |= {name: labels[name] for name in names}
             if scope == "taw":

@@ -19,14 +19,18 @@ from fedlib.methods.vcl.presets import PRESETS
 SPACES: dict[str, Row] = {
     "anchors": ("paper", {}),
     "fixed anchors": ("paper", {"shared_space": "proxyset"}),
-    "mean encoder": ("paper", {"shared_space": "avg"}),
+    "mean encoder": ("paper", {"shared_space": "avg", "batch_norm": "affine_frozen"}),
+    "mean encoder, frozen BatchNorm": ("paper", {"shared_space": "avg"}),
     "none": ("paper", {"shared_space": "local"}),
     "frozen random encoder": (
         "paper",
         {"objective": "ce", "shared_space": "frozen", "source": "moments"},
     ),
 }
-"""Ways to make the clients' features comparable; clients of the last train nothing and send moments."""
+"""Ways to make the clients' features comparable.
+
+The mean encoder has the code's BatchNorm, or the paper's, whose statistics stay those of the untrained encoder.
+Clients of the last train nothing and send moments."""
 
 CHANGES: dict[str, dict[str, Any]] = {
     "as the paper": {},
@@ -44,7 +48,6 @@ CHANGES: dict[str, dict[str, Any]] = {
 SOURCES: dict[str, dict[str, Any]] = {
     "proxies": {},
     "moments of each class": {"source": "moments"},
-    "one covariance within classes": {"source": "moments", "covariance": "tied_within"},
     "one covariance in total": {"source": "moments", "covariance": "tied_total"},
     "normal-inverse-Wishart": {"source": "niw"},
     "diagonal inference": {"source": "feature_vi"},
@@ -70,11 +73,10 @@ _CONDITIONS: dict[str, dict[str, Any]] = {
 _STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("moments for proxies (3)", ("source",)),
     ("mean encoder, second uplink (6)", ("shared_space",)),
-    ("cross-entropy (1, 2)", ("objective",)),
     ("BatchNorm statistics move (8)", ("batch_norm",)),
+    ("cross-entropy (1, 2)", ("objective",)),
     ("balanced sampler (18)", ("sampler",)),
-    ("moments of a resample (5)", ("resampled", "single")),
-    ("one total covariance (4)", ("covariance",)),
+    ("total covariance of a resample (4, 5)", ("covariance", "resampled", "single")),
     ("ten times the features (9)", ("synthetic_per_class",)),
     ("one head with all classes (11, 12)", ("head_scope", "head_init", "optimizer_state")),
     ("no proxies at the server (13)", ("footnote", "replay_weighting")),
