@@ -51,7 +51,8 @@ def sides(rule: Rule, frame: pd.DataFrame) -> pd.DataFrame:
     """Return both sides of a rule for every seed and group: all that its outcome depends on.
 
     Columns: ``seed``, the rule's ``over`` and ``against_each``, ``ours``, ``theirs``, and ``left_out`` where
-    members of an average were left out because fewer than three seeds have them: in words, the same in all rows.
+    members of an average were left out because fewer than three seeds have them, or where the results lack some of
+    what the rule compares with each: in words, the same in all rows.
 
     Args:
         rule: what to compare.
@@ -70,6 +71,7 @@ def sides(rule: Rule, frame: pd.DataFrame) -> pd.DataFrame:
         theirs = _side(rule, frame, rule.against, (*rule.over, *rule.against_each))
         _same_conditions(rule, ours, theirs)
         table = _pair(rule, ours.table, theirs.table)
+        left_out = "; ".join(filter(None, (left_out, _not_compared(rule, theirs))))
     return table.assign(left_out=left_out) if left_out else table
 
 
@@ -108,6 +110,16 @@ def _often_enough(rule: Rule, frame: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     if extra := sorted(frozenset.union(*kept.values()) - shared):
         notes.append("seeds " + ", ".join(map(str, extra)) + ", which not all have")
     return frame[keep], "; ".join(notes)
+
+
+def _not_compared(rule: Rule, theirs: _Side) -> str:
+    """Name the values of ``against_each`` that the rule lists and the results do not hold."""
+    notes = []
+    for column in rule.against_each:
+        wanted, there = theirs.filter.get(column), set(theirs.rows[column])
+        if isinstance(wanted, tuple) and (absent := [value for value in wanted if value not in there]):
+            notes.append(f"{column} {', '.join(map(text_of, absent))}")
+    return "; ".join(notes)
 
 
 @dataclass(frozen=True)

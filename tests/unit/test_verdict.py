@@ -476,6 +476,17 @@ def test_groups_with_too_few_seeds_are_left_out_and_named() -> None:
     assert "Left out" not in whole.sentence
 
 
+def test_what_a_rule_compares_with_each_and_the_results_lack_is_named() -> None:
+    rule = entry(BETTER | {"against": {"method": ["ncm", "ccvr", "sdc"]}, "against_each": ["method"]})
+    results = frame(mpt=[0.9, 0.91, 0.92], ncm=[0.5, 0.5, 0.51])
+    result = verdict.judge(rule, results, DIGITS)
+    assert "Left out, with too few seeds: method ccvr, sdc." in result.sentence
+    again = verdict.judge_sides(rule, [pd.read_csv(io.StringIO(part.table)) for part in result.parts], DIGITS)
+    assert again.sentence == result.sentence
+    whole = pd.concat([results, frame(ccvr=[0.5] * 3, sdc=[0.6] * 3)])
+    assert "Left out" not in verdict.judge(rule, whole, DIGITS).sentence
+
+
 def test_seeds_that_only_one_side_has_are_no_reason_to_leave_a_group_out() -> None:
     results = over_tasks({"a": 3, "b": 3})
     lone = (results.task == "b") & (results.method == "ncm") & (results.seed > 0)
