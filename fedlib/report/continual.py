@@ -1,0 +1,165 @@
+"""Tables and figures of continual methods: both scopes of prediction, the course over tasks, printed numbers.
+
+Columns of the frames: those of :mod:`fedlib.experiments.vcl_continual_pages`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from fedlib.errors import InputError
+from fedlib.report.figures import WIDTH, style
+from fedlib.report.register import select
+from fedlib.report.tables import mean_sd
+
+_COLUMNS = {
+    ("cil", "overall_accuracy"): "overall",
+    ("cil", "balanced_accuracy"): "balanced",
+    ("cil", "average_accuracy"): "average, class-incremental",
+    ("taw", "average_accuracy"): "average, task-aware",
+    ("cil", "forgetting"): "forgetting",
+    ("cil", "forgetting_code"): "forgetting (code)",
+    ("cil", "bwt"): "BWT",
+    ("taw", "forgetting"): "forgetting, task-aware",
+}
+_CELLS = {
+    "accuracy_mean": "accuracy",
+    "forgetting_mean": "forgetting",
+    "avg_acc": "average accuracy",
+    "forgetting": "forgetting",
+    "task1": "task 1",
+    "task2": "task 2",
+    "task3": "task 3",
+}
+PANELS = {"cil": "class-incremental", "taw": "task-aware"}
+
+
+def scores(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """Return the scores of all methods on one data set, percent: mean ± sd over seeds.
+
+    The last column says in how many seeds the final class-incremental predictor is constant.
+
+    Args:
+        frame: results on one data set.
+        names: of the methods, in the order of the rows.
+
+    Raises:
+        InputError: results of several data sets.
+    """
+    _one_set(frame)
+    keys = list(zip(frame["scope"], frame["metric"]))
+    rows = frame.assign(column=[_COLUMNS.get(key) for key in keys])
+    rows = rows[rows["column"].notna() & (rows["task"] < 0)]
+    table = mean_sd(rows, by="method", columns="column", digits=1)
+    flags = frame[frame["metric"] == "constant"].groupby("method")["value"].agg(["sum", "count"])
+    table["constant"] = [f"{int(flags['sum'][m])} of {flags['count'][m]}" for m in table.index]
+    return _named(table[[c for c in (*_COLUMNS.values(), "constant") if c in table]], names)
+
+
+def floor(frame: pd.DataFrame) -> str:
+    """Return the accuracy of always naming the largest class of the test set, in words."""
+    _one_set(frame)
+    value = frame.loc[frame["metric"] == "majority", "value"].mean()
+    return f"Always naming the largest class: {value:.1f} % overall."
+
+
+def forgetting(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """Return the paper's forgetting with the scope as ``metric`` and named methods, for bars."""
+    rows = frame[(frame["metric"] == "forgetting") & frame["scope"].isin(PANELS)]
+    return rows.assign(metric=rows["scope"], method=rows["method"].map(names))
+
+
+def matrices(course: pd.DataFrame, names: Mapping[str, str], *, title: str, scope: str = "cil") -> Figure:
+    """Draw the accuracy on each task after each task, one panel for each method, means over seeds.
+
+    Args:
+        course: accuracies on one data set, columns method, scope, after, task and value.
+        names: methods to draw and their titles, in order.
+        title: what the figure says.
+        scope: of the predictions.
+
+    Raises:
+        InputError: results of several data sets, or of none of the methods.
+    """
+    _one_set(course)
+    rows = course[course["scope"] == scope]
+    shown = [name for name in names if name in set(rows["method"])]
+    if not shown:
+        raise InputError(f"no results of {', '.join(names)}; there are {', '.join(set(rows['method']))}")
+    across = min(3, len(shown))
+    down = -(-len(shown) // across)
+    with style(**{"axes.grid": False}):
+        figure, axes = plt.subplots(
+            down, across, figsize=(WIDTH, 2.2 * down + 0.5), sharex=True, sharey=True, squeeze=False,
+            layout="constrained",
+        )  # fmt: skip
+        for axis in axes.flat[len(shown) :]:
+            axis.set_visible(False)
+        for axis, name in zip(axes.flat, shown):
+            means = rows[rows["method"] == name].groupby(["after", "task"])["value"].mean().unstack()
+            grid = means.set_axis(means.index + 1, axis=0).set_axis(means.columns + 1, axis=1)
+            sns.heatmap(
+                grid, annot=True, fmt=".0f", cmap="Blues", vmin=0, vmax=100, cbar=False, ax=axis,
+                annot_kws={"fontsize": 8},
+            )  # fmt: skip
+            axis.set(title=names[name], xlabel="", ylabel="")
+            axis.tick_params(rotation=0)
+        figure.supxlabel("accuracy on task, %", fontsize=10)
+        figure.supylabel("after task", fontsize=10)
+        figure.suptitle(title, fontsize=12)
+    return figure
+
+
+def beside_printed(number: int, dataset: str, frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """Return printed numbers of Table 6, 7 or 8 beside ours in both scopes, means over seeds, percent.
+
+    Args:
+        number: of the table.
+        dataset: column of the table, a name of the register.
+        frame: results.
+        names: of the methods, in the order of the rows.
+
+    Raises:
+        InputError: the table prints nothing for the data set and the methods.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for entry in select("vcl", ["cell"]):
+        if entry.where != f"Table {number}" or not entry.cell or entry.cell.column not in _CELLS:
+            continue
+        rule, label = entry.parts[0], _CELLS[entry.cell.column]
+        method = str(rule.ours.get("method"))
+        if rule.ours.get("dataset") != dataset or method not in names:
+            continue
+        rows = frame[
+            (frame["metric"] == rule.metric)
+            & (frame["method"] == method)
+            & (frame["dataset"] == dataset)
+            & (frame["task"] == rule.where.get("task", -1))
+        ]
+        means = rows.groupby("scope")["value"].mean()
+        own = found.setdefault(method, {})
+        own[f"{label}: paper"] = entry.values[0].printed or f"{entry.values[0].value:.2f}"
+        for scope, words in PANELS.items():
+            own[f"{label}: {words}"] = f"{means[scope]:.1f}" if scope in means else "–"
+    if not found:
+        raise InputError(f"Table {number} prints nothing for {dataset}")
+    return _named(pd.DataFrame.from_dict(found, orient="index").fillna("–"), names)
+
+
+def _named(table: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    order = [name for name in names if name in table.index]
+    return table.loc[order].rename(index=dict(names)).rename_axis("method")
+
+
+def _one_set(frame: pd.DataFrame) -> None:
+    sets = list(dict.fromkeys(frame["dataset"]))
+    if len(sets) != 1:
+        raise InputError(
+            f"results are of {', '.join(map(str, sets)) or 'no data set'}; allowed: one data set"
+        )
+
