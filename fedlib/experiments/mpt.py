@@ -4,9 +4,9 @@
 backbones;
 ``over_tasks``, ``over_backbones``, ``over_regimes`` and ``reserve_or_train`` repeat it under other conditions,
 ``several_departures`` lets several vehicles leave.
-``headline``, ``averaged``, ``error_and_f1``, ``gain_and_ratio``, ``demands`` and ``constant_answers`` make the
-tables that figures and verdicts take. ``timing``, ``server_scaling`` and ``drift_bench`` need no trajectory of
-their own.
+``headline``, ``averaged``, ``error_and_f1``, ``gain_and_ratio``, ``demands``, ``constant_answers`` and
+``linear_on_pixels`` make the tables that figures and verdicts take. ``timing``, ``server_scaling`` and
+``drift_bench`` need no trajectory of their own.
 """
 
 from fedlib.experiments.mpt_departures import several_departures
@@ -15,6 +15,7 @@ from fedlib.experiments.mpt_pages import (
     drift_bench,
     error_and_f1,
     gain_and_ratio,
+    linear_on_pixels,
     over_backbones,
     over_regimes,
     over_tasks,
@@ -37,6 +38,7 @@ __all__ = [
     "error_and_f1",
     "gain_and_ratio",
     "headline",
+    "linear_on_pixels",
     "over_backbones",
     "over_regimes",
     "over_tasks",

@@ -33,6 +33,8 @@ COMPARED = (
 )  # fmt: skip
 """Rows of the table of capabilities."""
 
+MOST_PICTURES = 4000  # that the linear classifier on pixels is trained on: bounds time and memory
+
 
 def over_tasks(
     settings: MPTSettings, methods: Sequence[str] = HEADLINE, tasks: Sequence[str] | None = None
@@ -51,6 +53,34 @@ def over_tasks(
     for task in tasks or settings.tasks:
         cells += cells_of(settings.for_task(task), methods, label={"task": task})
     return follow(cells)
+
+
+def linear_on_pixels(settings: MPTSettings) -> pd.Series:
+    """Return the test accuracy of a linear classifier on the pixels of each task: what one gets without features.
+
+    Logistic regression with an L2 penalty, on up to 4,000 training pictures in one place; nobody leaves.
+
+    Args:
+        settings: with the tasks in ``settings.tasks``.
+
+    Returns:
+        Accuracy by task.
+    """
+    from sklearn.linear_model import LogisticRegression  # a second of imports that no other page needs
+
+    found = {}
+    for task in settings.tasks:
+        bench = bench_of(settings.for_task(task))
+        train, test = bench.part("train"), bench.part("test")
+        some = np.sort(seeds.rng(0, "linear-on-pixels").permutation(len(train))[:MOST_PICTURES])
+        pixels, unseen = (
+            images.reshape(len(images), -1).astype(np.float32) / 255
+            for images in (train.images[some], test.images)
+        )
+        centre = pixels.mean(axis=0)
+        classifier = LogisticRegression(C=0.1, max_iter=300).fit(pixels - centre, train.labels[some])
+        found[task] = float(classifier.score(unseen - centre, test.labels))
+    return pd.Series(found, name="accuracy").rename_axis("task")
 
 
 def over_backbones(

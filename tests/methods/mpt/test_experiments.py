@@ -271,6 +271,14 @@ def test_frames_of_tasks_and_backbones_can_be_judged():
     judged("MPT-7", mpt.averaged(grid, "rare_class"))
 
 
+def test_a_linear_classifier_on_pixels_reads_digits_and_ignores_nothing_but_the_network():
+    found = mpt.linear_on_pixels(config())
+    assert list(found.index) == ["objects", "coarse", "fine"]
+    assert found.between(0.9, 1).all()
+    pd.testing.assert_series_equal(found, mpt.linear_on_pixels(config(rounds=3, lr=0.01)), check_exact=True)
+    assert mpt.linear_on_pixels(config(pixel_noise=2.0)).max() < found.min()
+
+
 def test_frames_of_single_pages_can_be_judged():
     _, frame = mpt.reserve_or_train(config(rounds=9))
     assert frame["holdout"].dtype == bool
