@@ -35,6 +35,11 @@ DISTILLED = vcl_oneshot.DISTILLED
 REFERENCES = ("local_only", "logit_ensemble")
 
 
+def labels() -> dict[str, str]:
+    """Return the names of the methods in tables, in their order."""
+    return {name: vcl_pages.LABELS[name] for name in ("vcl", "fbpft_vi", *DISTILLED, *REFERENCES)}
+
+
 def spaces(settings: VCLSettings, wanted: Sequence[str] = tuple(SPACES)) -> Study:
     """Run VCL-FPFT in several shared spaces, with several architectures and with one.
 

@@ -5,12 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+from torch import nn
 
+from fedlib import models
 from fedlib.errors import InputError
-from fedlib.experiments import settings, vcl, vcl_oneshot
+from fedlib.experiments import settings, vcl, vcl_mixed, vcl_oneshot
 from fedlib.experiments.settings import VCLSettings
 from fedlib.experiments.vcl_scene import Scene
+from fedlib.report.register import lookup
+from fedlib.report.sides import sides
 from fedlib.runs import Store
 
 
@@ -66,3 +71,34 @@ def test_reduced_data_are_part_of_a_runs_key() -> None:
     scene, whole = Scene.of(mixed(image_size=8)), Scene.of(mixed(train_per_class=None))
     assert len(scene.train) == 80 < len(whole.train)
     assert scene.spec("x", scene.record(0)).key != whole.spec("x", whole.record(0)).key
+
+
+def test_pages_find_both_kinds_of_clients_and_every_backbone() -> None:
+    few = {"num_clients": 2, "encoders": ["cnn3", "cnn3_bn"], "train_per_class": 8, "dim": 16}
+    few |= {"partitions": ["IID"], "datasets": {"digits": {}}, "model": "cnn3_bn"}
+    config: VCLSettings = settings.load(
+        "vcl", "smoke", {"scenarios": {"heterogeneous": few, "homogeneous": few | {"encoders": []}}}
+    )
+    study = vcl_mixed.spaces(config, ["vcl", "nothing shared", "frozen random encoders"])
+    others = vcl_mixed.one_shot(config, ["logit_ensemble"])
+    frame = vcl_mixed.by_clients(study, others)
+    methods = {"vcl", "nothing shared", "frozen random encoders", "fbpft_vi", "logit_ensemble"}
+    assert set(frame["method"]) == methods
+    seeds = pd.concat([frame.assign(seed=seed) for seed in range(3)])
+    for rule in lookup("VCL-9").parts:
+        assert len(sides(rule, seeds)) == 3
+    assert set(vcl_mixed.each_backbone(study)["backbone"]) == {"cnn3", "cnn3_bn"}
+
+
+def test_weights_of_torchvision_are_left_out_where_it_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def embedder(name: str, **given: Any) -> nn.Module:
+        asked[name] = given["weights"]
+        return nn.Identity()
+
+    monkeypatch.setattr(models, "embedder", embedder)
+    scene = Scene.of(mixed(encoders=["vgg16_bn", "vgg8_bn"], weights="torchvision"))
+    for client in (0, 1):
+        scene.encoder(0, client)
+    assert asked == {"vgg16_bn": "torchvision", "vgg8_bn": None}
