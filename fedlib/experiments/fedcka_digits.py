@@ -145,7 +145,7 @@ def compare(settings: FedCKASettings, methods: Sequence[str] = tuple(METHODS), *
     bench = Bench.of(settings)
     jobs = [(name, seed) for name in methods for seed in range(settings.seeds)]
     for name in methods:
-        _method(settings, bench, name, changes)
+        method_of(settings, bench, name, changes)
     runs = run_all(partial(_run, bench, settings, changes), jobs, settings.device)
     return Study.of(runs, [{"method": name} for name, _ in jobs])
 
@@ -173,7 +173,18 @@ def final(study: Study, last: int = 3) -> pd.DataFrame:
     return pd.concat([each, pooled.assign(domain="weighted")], ignore_index=True).assign(metric="accuracy")
 
 
-def _method(settings: FedCKASettings, bench: Bench, name: str, changes: Mapping[str, Any]) -> FedAvg:
+def method_of(settings: FedCKASettings, bench: Bench, name: str, changes: Mapping[str, Any]) -> FedAvg:
+    """Return a method with the local training of the settings.
+
+    Args:
+        settings: of the experiment.
+        bench: the data set with these settings.
+        name: one of ``METHODS``.
+        changes: options that replace those of the method, if it has them.
+
+    Raises:
+        InputError: an option out of range.
+    """
     kind, options = METHODS[name]
     own = {"total_rounds": settings.rounds, "lr_floor": settings.lr_floor} | options
     if kind is FedCKA:
@@ -194,7 +205,7 @@ def _run(
     workers: int | None,
 ) -> Run:
     name, seed = job
-    method = _method(settings, bench, name, changes)
+    method = method_of(settings, bench, name, changes)
     schedule = Rounds(settings.rounds, seed, keep="last", device=settings.device)
     config = {
         "dataset": settings.dataset,

@@ -268,23 +268,50 @@ class VCLSettings(Settings):
 
 
 class FedCKASettings(RoundSettings):
-    """Settings of the FedCKA experiments on images.
+    """Settings of the FedCKA experiments on images, and of what they change for driving scenes.
 
     Attributes:
+        dataset_options: options of the data set, see ``fedlib.data.driving``; digits have none.
         tau: threshold of FedCKA's threshold mode.
         rho: final personal share of its percentage mode, and of FedSelect and FedMC.
         ramp_rounds: rounds over which that share is reached.
         warmup_rounds: first rounds without masks, for all masked methods.
         inputs: training inputs that layers are scored on.
         lr_floor: step size at the end, as a share of ``lr``; it falls along half a cosine.
+        optimizer: sgd | adamw: of the clients; adamw takes no momentum.
+        clip: largest norm of a gradient; None is no limit.
+        warm_epochs: passes over scenes of their own from which a common start is learned; 0 starts at random.
+        scenes: what is changed for the pages on driving scenes.
     """
 
+    dataset_options: dict[str, Any]
     tau: Annotated[float, Field(ge=0, le=1)]
     rho: Annotated[float, Field(ge=0, le=1)]
     ramp_rounds: Count
     warmup_rounds: Annotated[int, Field(ge=0)]
     inputs: Count
     lr_floor: Annotated[float, Field(ge=0, le=1)]
+    optimizer: Literal["sgd", "adamw"]
+    clip: Positive | None
+    warm_epochs: Annotated[int, Field(ge=0)]
+    scenes: dict[str, Any]
+
+    def for_scenes(self) -> FedCKASettings:
+        """Return the settings of the pages on driving scenes."""
+        return self._changed({"scenes": {}} | self.scenes)
+
+    def variants(self) -> tuple[Settings, ...]:
+        """Return these settings and those of the pages on driving scenes."""
+        return (self, self.for_scenes())
+
+    @model_validator(mode="after")
+    def _scenes_are_settings(self) -> FedCKASettings:
+        if self.scenes:
+            try:
+                self.for_scenes()
+            except ValidationError as error:
+                raise ValueError(f"scenes: {_explain(error, type(self))}") from None
+        return self
 
 
 _MODELS: dict[str, type[Settings]] = {

@@ -60,3 +60,14 @@ def test_unknown_methods_and_bad_options_are_refused_before_anything_runs() -> N
         digits.compare(CONFIG, ["FedNova"])
     with pytest.raises(InputError, match="tau"):
         digits.compare(CONFIG, tau=2.0)
+
+
+def test_the_pages_on_driving_scenes_have_settings_of_their_own() -> None:
+    assert CONFIG.dataset == "digits"
+    scenes = CONFIG.for_scenes()
+    assert scenes.dataset == "roadworld-drives"
+    assert scenes.rounds == CONFIG.rounds == 2
+    assert scenes.for_scenes() == scenes
+    assert settings.load("fedcka", "paper").for_scenes().dataset == "nuscenes"
+    with pytest.raises(InputError, match=r"scenes: rounds is 0"):
+        settings.load("fedcka", "smoke", {"scenes": {"rounds": 0}})
