@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import pandas as pd
+import torch
+from torch import Tensor
 
 from fedlib.errors import InputError
 from fedlib.experiments.settings import VCLSettings
 from fedlib.experiments.study import Study
 from fedlib.experiments.vcl import NO_TASK, Row
+from fedlib.experiments.vcl_scene import Scene, client_run, clients_of
 from fedlib.federation.ledger import Ledger
+from fedlib.methods.vcl.pipeline import client_features, client_gaussians
+from fedlib.methods.vcl.server import aggregate, synthesise
+from fedlib.seeds import torch_generator
 
 PRESET_ROWS: dict[str, Row] = {"vcl": ("paper", {}), "vcl_code": ("code", {})}
 """The method as the paper describes it and as its code has it."""
@@ -70,6 +77,35 @@ def continual(study: Study) -> pd.DataFrame:
     frame = study.metrics
     kept = frame[(frame["stage"] == "tasks") & (frame["metric"] != "accuracy")]
     return kept.rename(columns={"row": "method"}).drop(columns=["stage", "after"])
+
+
+def real_and_drawn(
+    scene: Scene, partition: str, seed: int, preset: str, *, per_class: int = 40
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return real training features of client 0, and what the server draws from all clients' messages.
+
+    Args:
+        scene: the data.
+        partition: its name.
+        seed: of the repetition.
+        preset: ``paper`` or ``code``.
+        per_class: features that are drawn of each class.
+
+    Returns:
+        ``real`` and ``drawn``: features of length 1, float32 (N, d), and classes, int64 (N,). The real ones are
+        under the encoder that the preset tests with: the client's own, or the clients' mean.
+    """
+    options = scene.options(preset)
+    data, encoders = scene.clients(partition, seed), partial(scene.encoder, seed)
+    clients = clients_of(client_run(scene, partition, seed, options))
+    sent = client_gaussians(clients, data, encoders, options, seed, Ledger())
+    model = aggregate(sent, scene.num_classes, options)
+    sizes = {c: per_class for c, mixture in enumerate(model.mixtures) if mixture is not None}
+    real = client_features(clients, data, encoders, options)
+    return {
+        "real": (real[0], torch.from_numpy(data[0].labels)),
+        "drawn": synthesise(model.mixtures, sizes, torch_generator(seed, "pictures")),
+    }
 
 
 def by_method(*studies: Study, stages: Mapping[str, str] | None = None) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Figures of the pages on VCL-FPFT: rows side by side, accuracy against bytes, features in two dimensions."""
+"""Figures of the pages on VCL-FPFT: rows side by side, accuracy against bytes and over tasks, features in 2D."""
 
 from __future__ import annotations
 
@@ -94,6 +94,40 @@ def against_bytes(
         axes[0][0].set_ylabel(ylabel)
         handles, labels = axes[0][0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+        figure.suptitle(title, fontsize=12)
+    return figure
+
+
+def accuracy_matrices(frame: pd.DataFrame, *, scopes: Mapping[str, str], title: str) -> Figure:
+    """Draw the accuracy on each task after each task, one panel for each data set and scope; means over seeds.
+
+    Args:
+        frame: rows of one method and partition with dataset, scope, after, task and value, in percent.
+        scopes: title of a row of panels by scope.
+        title: what the figure says.
+    """
+    sets = list(dict.fromkeys(frame["dataset"]))
+    means = frame.groupby(["scope", "dataset", "after", "task"])["value"].mean()
+    with style(**{"axes.grid": False}):
+        figure, axes = plt.subplots(
+            len(scopes),
+            len(sets),
+            figsize=(WIDTH, 1.9 * len(scopes) + 0.6),
+            squeeze=False,
+            layout="constrained",
+        )
+        for row, (scope, label) in zip(axes, scopes.items(), strict=True):
+            for axis, name in zip(row, sets, strict=True):
+                table = means.loc[(scope, name)].unstack("task")
+                sns.heatmap(
+                    table, annot=True, fmt=".0f", cmap="Blues", vmin=0, vmax=100, cbar=False, square=True, ax=axis,
+                    annot_kws={"fontsize": 8},
+                )  # fmt: skip
+                axis.tick_params(axis="y", rotation=0)
+                axis.set(title=name if row is axes[0] else "", xlabel="", ylabel="")
+            row[0].set_ylabel(f"{label}\nafter task")
+        for axis in axes[-1]:
+            axis.set_xlabel("test images of task")
         figure.suptitle(title, fontsize=12)
     return figure
 

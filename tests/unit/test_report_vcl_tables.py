@@ -1,0 +1,102 @@
+"""Our results stand beside the cells that the paper prints for the same data, partition and quantity."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedlib.data.imageset import Split
+from fedlib.experiments import settings
+from fedlib.report import protocol, transfer, vcl_tables
+from fedlib.report.printed import printed
+
+
+def continual() -> pd.DataFrame:
+    """Two sets and two partitions: digits is not in the paper, octmnist has two tasks there."""
+    rows = []
+    for dataset, tasks in (("digits", 3), ("octmnist", 2)):
+        for split in ("IID", "dirichlet_0.3"):
+            for method, shift in (("vcl", 0.0), ("vcl_code", 10.0)):
+                for seed in range(3):
+                    base = {"dataset": dataset, "partition": split, "method": method, "seed": seed}
+                    for scope, value in (("taw", 80.0), ("cil", 40.0)):
+                        own = base | {"scope": scope}
+                        value = value + shift + seed
+                        rows += [
+                            own | {"metric": name, "task": -1, "value": value}
+                            for name in ("overall_accuracy", "average_accuracy")
+                        ]
+                        rows += [
+                            own | {"metric": "task_accuracy", "task": i, "value": value + i}
+                            for i in range(tasks)
+                        ]
+                    rows.append(base | {"scope": "cil", "metric": "majority", "task": -1, "value": 25.0})
+    return pd.DataFrame(rows)
+
+
+def test_overall_accuracy_is_class_incremental_and_the_average_is_task_aware_as_printed() -> None:
+    table = vcl_tables.class_incremental(continual())
+    paper = printed(1).set_index(["dataset", "partition"]).loc[("OCTMNIST", "dirichlet_0.3")]
+    row = table.loc["octmnist, α = 0.3"]
+    assert row["overall: paper"] == f"{paper['overall_acc']:.2f}"
+    assert row["average, task known: paper"] == f"{paper['avg_acc']:.2f}"
+    assert row["overall: vcl"] == "41.0 ± 1.0"
+    assert row["average, task known: vcl_code"] == "91.0 ± 1.0"
+    assert list(table.index[:2]) == ["digits, IID", "digits, α = 0.3"]
+    assert (table.loc["digits, IID", ["overall: paper", "average, task known: paper"]] == "–").all()
+
+
+def test_each_case_has_the_printed_tasks_above_both_of_ours() -> None:
+    table = vcl_tables.per_task(continual(), "vcl")
+    case = table.loc["octmnist, IID"]
+    paper = printed(1).set_index(["dataset", "partition"]).loc[("OCTMNIST", "IID")]
+    assert list(case["scored"]) == ["paper", "task known", "among all classes"]
+    assert list(case["task 1"]) == [f"{paper['task1']:.2f}", "82.0 ± 1.0", "42.0 ± 1.0"]
+    assert set(case["task 2"]) == {"–"}
+    assert list(table.loc["digits, IID", "task 2"]) == ["–", "83.0 ± 1.0", "43.0 ± 1.0"]
+
+
+def test_collapsed_methods_are_marked_and_the_largest_class_stands_below() -> None:
+    rows = [
+        {"seed": seed, "dataset": "octmnist", "method": method, "metric": metric, "value": value}
+        for seed in range(3)
+        for method, constant in (("vcl", 0.0), ("dafl", 1.0))
+        for metric, value in (("overall_accuracy", 50.0), ("constant", constant), ("majority", 25.0))
+    ]
+    table = vcl_tables.one_shot(pd.DataFrame(rows))
+    assert table["octmnist"].to_dict() == {
+        "vcl": "50.0 ± 0.0",
+        "dafl": "50.0 ± 0.0 †",
+        "largest class": "25.0",
+    }
+
+
+@pytest.mark.parametrize(("split", "value"), [("IID", "90.59"), ("dirichlet_0.3", "85.44")])
+def test_printed_one_shot_cells_come_from_the_table_of_the_partition(split: str, value: str) -> None:
+    assert vcl_tables.one_shot_printed(split).loc["vcl", "bloodmnist"] == value
+
+
+def test_the_scale_names_the_kind_of_each_set() -> None:
+    config = settings.load("vcl", "quick").for_scenario("table_1")
+    text = vcl_tables.scale(config)
+    assert text.startswith("digits (real); bloodmnist, octmnist, pathmnist (surrogate); profile quick")
+
+
+def test_figures_have_a_panel_for_each_set_and_scope() -> None:
+    frame = continual()
+    cells = frame[(frame["metric"] == "task_accuracy") & (frame["method"] == "vcl")].assign(after=1)
+    figure = transfer.accuracy_matrices(cells, scopes={"taw": "task known", "cil": "all"}, title="title")
+    assert len(figure.axes) == 4
+    pictures = np.zeros((4, 6, 6, 3), np.uint8)
+    split = Split(pictures, np.array([0, 1, 1, 0]))
+    assert len(protocol.samples({"set": split}, per_class=2, title="title").axes) == 2
+    hospitals = protocol.by_domain(split, np.array([0, 0, 1, 1]))
+    assert {name: list(own.labels) for name, own in hospitals.items()} == {
+        "hospital 0": [0, 1],
+        "hospital 1": [1, 0],
+    }
+    counts = {"IID": np.ones((2, 3)), "skewed": np.eye(2, 3)}
+    assert len(protocol.holdings(counts, title="title").axes) == 2
+    plt.close("all")
