@@ -1,4 +1,4 @@
-"""Tables and figures of continual methods: both scopes of prediction, the course over tasks, printed numbers.
+"""Tables of continual methods: both scopes of prediction, forgetting, printed numbers beside ours.
 
 Columns of the frames: those of :mod:`fedlib.experiments.vcl_continual_pages`.
 """
@@ -7,13 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import matplotlib.pyplot as plt
 import pandas as pd
-import seaborn as sns
-from matplotlib.figure import Figure
 
 from fedlib.errors import InputError
-from fedlib.report.figures import WIDTH, style
 from fedlib.report.register import select
 from fedlib.report.tables import mean_sd
 
@@ -36,7 +32,7 @@ _CELLS = {
     "task2": "task 2",
     "task3": "task 3",
 }
-PANELS = {"cil": "class-incremental", "taw": "task-aware"}
+SCOPES = {"cil": "class-incremental", "taw": "task-aware"}
 
 
 def scores(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
@@ -70,49 +66,23 @@ def floor(frame: pd.DataFrame) -> str:
 
 def forgetting(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     """Return the paper's forgetting with the scope as ``metric`` and named methods, for bars."""
-    rows = frame[(frame["metric"] == "forgetting") & frame["scope"].isin(PANELS)]
+    rows = frame[(frame["metric"] == "forgetting") & frame["scope"].isin(SCOPES)]
     return rows.assign(metric=rows["scope"], method=rows["method"].map(names))
 
 
-def matrices(course: pd.DataFrame, names: Mapping[str, str], *, title: str, scope: str = "cil") -> Figure:
-    """Draw the accuracy on each task after each task, one panel for each method, means over seeds.
+def course(frame: pd.DataFrame, methods: Mapping[str, str]) -> pd.DataFrame:
+    """Return accuracies over the tasks with the method's name as ``dataset``, for panels side by side.
 
     Args:
-        course: accuracies on one data set, columns method, scope, after, task and value.
-        names: methods to draw and their titles, in order.
-        title: what the figure says.
-        scope: of the predictions.
+        frame: accuracies on one data set, a column ``method``.
+        methods: titles of the methods that are drawn, in order.
 
     Raises:
-        InputError: results of several data sets, or of none of the methods.
+        InputError: results of several data sets.
     """
-    _one_set(course)
-    rows = course[course["scope"] == scope]
-    shown = [name for name in names if name in set(rows["method"])]
-    if not shown:
-        raise InputError(f"no results of {', '.join(names)}; there are {', '.join(set(rows['method']))}")
-    across = min(3, len(shown))
-    down = -(-len(shown) // across)
-    with style(**{"axes.grid": False}):
-        figure, axes = plt.subplots(
-            down, across, figsize=(WIDTH, 2.2 * down + 0.5), sharex=True, sharey=True, squeeze=False,
-            layout="constrained",
-        )  # fmt: skip
-        for axis in axes.flat[len(shown) :]:
-            axis.set_visible(False)
-        for axis, name in zip(axes.flat, shown):
-            means = rows[rows["method"] == name].groupby(["after", "task"])["value"].mean().unstack()
-            grid = means.set_axis(means.index + 1, axis=0).set_axis(means.columns + 1, axis=1)
-            sns.heatmap(
-                grid, annot=True, fmt=".0f", cmap="Blues", vmin=0, vmax=100, cbar=False, ax=axis,
-                annot_kws={"fontsize": 8},
-            )  # fmt: skip
-            axis.set(title=names[name], xlabel="", ylabel="")
-            axis.tick_params(rotation=0)
-        figure.supxlabel("accuracy on task, %", fontsize=10)
-        figure.supylabel("after task", fontsize=10)
-        figure.suptitle(title, fontsize=12)
-    return figure
+    _one_set(frame)
+    parts = [frame[frame["method"] == m].assign(dataset=title) for m, title in methods.items()]
+    return pd.concat(parts, ignore_index=True)
 
 
 def beside_printed(number: int, dataset: str, frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
@@ -144,7 +114,7 @@ def beside_printed(number: int, dataset: str, frame: pd.DataFrame, names: Mappin
         means = rows.groupby("scope")["value"].mean()
         own = found.setdefault(method, {})
         own[f"{label}: paper"] = entry.values[0].printed or f"{entry.values[0].value:.2f}"
-        for scope, words in PANELS.items():
+        for scope, words in SCOPES.items():
             own[f"{label}: {words}"] = f"{means[scope]:.1f}" if scope in means else "–"
     if not found:
         raise InputError(f"Table {number} prints nothing for {dataset}")
@@ -162,4 +132,3 @@ def _one_set(frame: pd.DataFrame) -> None:
         raise InputError(
             f"results are of {', '.join(map(str, sets)) or 'no data set'}; allowed: one data set"
         )
-

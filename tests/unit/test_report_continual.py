@@ -1,0 +1,70 @@
+"""Tables of continual methods."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from fedlib.errors import InputError
+from fedlib.report import continual, transfer
+
+NAMES = {"finetune": "Finetune", "ewc": "EWC", "vcl": "VCL-FPFT (paper)"}
+
+
+def results(dataset: str = "bloodmnist") -> pd.DataFrame:
+    rows = []
+    for seed in (0, 1):
+        for shift, method in enumerate(NAMES):
+            for scope in ("cil", "taw", "all"):
+                base = {"seed": seed, "dataset": dataset, "method": method, "scope": scope, "task": -1}
+                for metric, value in (("overall_accuracy", 40.0), ("forgetting", 20.0), ("constant", 0.0)):
+                    if metric == "constant" and scope != "cil":
+                        continue
+                    value = float(seed) if (metric, method) == ("constant", "ewc") else value + shift + seed
+                    rows.append(base | {"metric": metric, "value": value})
+                rows.append(base | {"metric": "task_accuracy", "task": 0, "value": 1.0})
+    return pd.DataFrame(rows)
+
+
+def test_scores_are_means_over_seeds_in_the_order_of_the_names() -> None:
+    table = continual.scores(results(), NAMES)
+    assert list(table.index) == list(NAMES.values())
+    assert table.loc["Finetune", "overall"] == "40.5 ± 0.7"
+    assert table.loc["EWC", "constant"] == "1 of 2"
+
+
+def test_printed_numbers_stand_beside_ours_and_are_those_of_the_register() -> None:
+    table = continual.beside_printed(6, "bloodmnist", results(), NAMES)
+    assert table.loc["Finetune", "accuracy: paper"] == "46.59 ± 6.46"
+    assert table.loc["VCL-FPFT (paper)", "forgetting: paper"] == "0.05 ± 0.11"
+    assert table.loc["EWC", "accuracy: class-incremental"] == "41.5"
+    three = continual.beside_printed(8, "octmnist", results("octmnist"), NAMES)
+    assert three.loc["Finetune", ["task 1: paper", "task 1: task-aware", "task 2: task-aware"]].tolist() == [
+        "0.00",
+        "1.0",
+        "–",
+    ]
+    with pytest.raises(InputError, match="Table 6 prints nothing for digits"):
+        continual.beside_printed(6, "digits", results("digits"), NAMES)
+
+
+def test_results_of_several_sets_are_not_mixed() -> None:
+    both = pd.concat([results(), results("octmnist")])
+    with pytest.raises(InputError, match="results are of bloodmnist, octmnist; allowed: one data set"):
+        continual.scores(both, NAMES)
+
+
+def test_methods_stand_side_by_side_over_the_tasks() -> None:
+    frame = pd.DataFrame(
+        [
+            {"seed": 0, "dataset": "x", "method": m, "scope": s, "after": t, "task": i, "value": 50.0}
+            for m in NAMES
+            for s in ("cil", "taw")
+            for t in range(2)
+            for i in range(t + 1)
+        ]
+    )
+    panels = continual.course(frame, {"ewc": "EWC", "vcl": "VCL-FPFT (paper)"})
+    assert list(dict.fromkeys(panels["dataset"])) == ["EWC", "VCL-FPFT (paper)"]
+    figure = transfer.accuracy_matrices(panels, scopes=continual.SCOPES, title="title")
+    assert len(figure.axes) == 4
