@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
+from fedlib.errors import choose
 from fedlib.experiments import vcl_oneshot, vcl_pages
 from fedlib.experiments.settings import VCLSettings
 from fedlib.experiments.study import Study
@@ -14,6 +15,13 @@ from fedlib.experiments.vcl import Row, rows
 
 KINDS = ("homogeneous", "heterogeneous")
 """Scenarios of the settings: all clients have the same architecture, or each its own."""
+
+ALL_KINDS = {
+    "homogeneous": "all MobileNetV2 with attention",
+    "homogeneous_small": "all WRN-16-2",
+    "heterogeneous": "five different",
+}
+"""These, one with another common architecture, and their names."""
 
 SPACES: dict[str, Row] = {
     "vcl": ("paper", {}),
@@ -40,7 +48,9 @@ def labels() -> dict[str, str]:
     return {name: vcl_pages.LABELS[name] for name in ("vcl", "fbpft_vi", *DISTILLED, *REFERENCES)}
 
 
-def spaces(settings: VCLSettings, wanted: Sequence[str] = tuple(SPACES)) -> Study:
+def spaces(
+    settings: VCLSettings, wanted: Sequence[str] = tuple(SPACES), kinds: Sequence[str] = KINDS
+) -> Study:
     """Run VCL-FPFT in several shared spaces, with several architectures and with one.
 
     The columns of the metrics are those of :func:`fedlib.experiments.vcl.rows`, and ``clients`` (of ``KINDS``).
@@ -48,9 +58,13 @@ def spaces(settings: VCLSettings, wanted: Sequence[str] = tuple(SPACES)) -> Stud
     Args:
         settings: with the scenarios ``KINDS``.
         wanted: of ``SPACES``.
+        kinds: of ``ALL_KINDS``.
+
+    Raises:
+        InputError: an unknown space or kind, or settings that are not possible.
     """
-    chosen = {name: SPACES[name] for name in wanted}
-    return _kinds(settings, lambda own: rows(own, chosen))
+    chosen = {name: SPACES[choose("space", name, SPACES)] for name in wanted}
+    return _kinds(settings, lambda own: rows(own, chosen), kinds)
 
 
 def one_shot(settings: VCLSettings, methods: Sequence[str]) -> Study:
@@ -92,9 +106,7 @@ def each_backbone(study: Study) -> pd.DataFrame:
     return frame.assign(backbone=names).drop(columns=["stage", "after", "task", "metric"])
 
 
-def _kinds(
-    settings: VCLSettings, study: Callable[[VCLSettings], Study], kinds: Sequence[str] = KINDS
-) -> Study:
+def _kinds(settings: VCLSettings, study: Callable[[VCLSettings], Study], kinds: Sequence[str]) -> Study:
     found = {kind: vcl_pages.over_datasets(settings.for_scenario(kind), study) for kind in kinds}
     metrics = [one.metrics.assign(clients=kind) for kind, one in found.items()]
     return Study(
