@@ -21,7 +21,7 @@ from fedlib import files
 from fedlib.errors import InputError
 from fedlib.experiments import settings as profiles
 from fedlib.report.payloads import Collected, RunInfo, RunPayload, VerdictPayload
-from fedlib.report.register import Entry, Frozen, lookup
+from fedlib.report.register import NOT_ATTEMPTED, Entry, Frozen, lookup
 from fedlib.report.verdict import Provenance, Verdict, judge_sides
 
 _VARIANTS = {
@@ -100,7 +100,8 @@ def write(
     """Write the verdicts of an executed page as recorded results, and return the files.
 
     Args:
-        collected: payloads of the page; verdicts without a measured comparison are left out.
+        collected: payloads of the page; verdicts without a measured comparison, or of a claim
+            that this data cannot judge, are left out.
         root: folder of all recorded results.
         parameters: see ``Record``, as machine and date.
         machine: the same.
@@ -111,7 +112,7 @@ def write(
         if not isinstance(item.payload, VerdictPayload):
             continue
         verdict = item.payload.verdict
-        if not verdict.parts or verdict.provenance is None:
+        if not verdict.parts or verdict.provenance is None or verdict.word == NOT_ATTEMPTED:
             continue
         runs = tuple(
             info
