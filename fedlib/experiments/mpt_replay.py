@@ -282,7 +282,7 @@ def readout_message(tracker: Tracker, server: Round) -> State:
         return (
             {} if not tracker.sends_means else {"weight": torch.zeros(shape), "bias": torch.zeros(shape[0])}
         )
-    if tracker.native == "mahalanobis":
+    if tracker.native in ("mahalanobis", "diagonal"):
         return {"weight": torch.zeros(shape), "bias": torch.zeros(shape[0])}
     return {"prototypes": torch.zeros(shape)}
 

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+import torch
 from torch import Tensor
 
 from fedlib.errors import InputError, choose
@@ -74,19 +75,61 @@ def merged_energy(
     if len(energies) != len(parts):
         raise InputError(f"{len(energies)} energies of {len(parts)} vehicles; allowed: one each")
     whole = ClassMoments.merge(parts)
-    counts = whole.count[whole.pooled]
-    samples, live = int(counts.sum()), int((counts > 0).sum())
-    if samples <= live:
-        raise InputError(
-            f"{samples} samples of {live} classes give no spread; allowed: more than one a class"
-        )
+    degrees = _degrees(whole)
     total = float(sum(energies))
     for part in parts:
         # between vehicles: sum_c n_kc ||C (mu_kc - mu_c)||^2, the part of (2.2) that the server knows
         held = part.pooled & (part.count > 0)
         shifts = (part.mean[held] - whole.mean[held]) * part.count[held].double().sqrt()[:, None]
         total += _energy(shifts.T, prototypes, lambda_rel)
-    return total / (samples - live)
+    return total / degrees
+
+
+def client_squares(moments: ClassMoments, features: Tensor, labels: Tensor) -> Tensor:
+    """Return sum (z - mu_kc)^2 of each feature, (d,), over a vehicle's samples of pooled classes.
+
+    What the ``diag`` readout sends on top: d numbers.
+
+    Args:
+        moments: the vehicle's own counts and means.
+        features: (n, d) of its samples.
+        labels: (n,) int64.
+    """
+    kept = moments.pooled[labels]
+    return (features[kept].double() - moments.mean[labels[kept]]).square().sum(dim=0)
+
+
+def merged_variances(squares: Sequence[Tensor], parts: Sequence[ClassMoments]) -> Tensor:
+    """Return the diagonal of Sigma over all vehicles together, (d,), exact.
+
+    Args:
+        squares: of :func:`client_squares`.
+        parts: the vehicles' counts and means, in the same order.
+
+    Raises:
+        InputError: numbers of vectors and parts that differ, or no more samples than classes.
+    """
+    if len(squares) != len(parts):
+        raise InputError(f"squares of {len(squares)} and means of {len(parts)} vehicles; allowed: one each")
+    whole = ClassMoments.merge(parts)
+    degrees = _degrees(whole)
+    total = torch.stack(list(squares)).double().sum(dim=0)
+    for part in parts:
+        # sum_c n_kc (mu_kc - mu_c)^2, the diagonal of the part of (2.2) that the server knows
+        shifts = (part.mean - whole.mean).square() * (part.count * part.pooled)[:, None]
+        total += shifts.sum(dim=0)
+    return total / degrees
+
+
+def _degrees(whole: ClassMoments) -> int:
+    """Return N - M of the pooled classes."""
+    counts = whole.count[whole.pooled]
+    samples, live = int(counts.sum()), int((counts > 0).sum())
+    if samples <= live:
+        raise InputError(
+            f"{samples} samples of {live} classes give no spread; allowed: more than one a class"
+        )
+    return samples - live
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -105,6 +106,39 @@ class MPTLite(MPT):
         energies = [float(message["energy"]) for message in sent]
         basis = server.basis.float() if self._inside else None  # as it was sent
         return lite.merged_energy(energies, server.parts, basis, self.options.lambda_rel)
+
+
+class MPTLiteDiagonal(MPTLite):
+    """MPT-lite whose vehicles send each feature's spread too, d numbers, for a readout that is scaled by it."""
+
+    name: ClassVar[str] = "lite_diag"
+    native: ClassVar[Native] = "diagonal"
+    answers_before: ClassVar[bool] = True
+
+    def uplink(self, vehicle: Vehicle, received: State, kept: State) -> State:
+        """Return the one number and the d squares."""
+        squares = lite.client_squares(vehicle.moments, vehicle.features, vehicle.labels)
+        return super().uplink(vehicle, received, kept) | {"squares": squares.float()}
+
+    def follow(self, server: Round, sent: Sequence[State]) -> Outcome:
+        """Return the reconstructed prototype and the features' variances."""
+        return replace(super().follow(server, sent), variances=_variances(server, sent))
+
+    def before(self, server: Round, sent: Sequence[State]) -> Outcome:
+        """Return the class means and the features' variances."""
+        return replace(super().before(server, sent), variances=_variances(server, sent))
+
+    def floats_up(self, classes: int, dim: int, samples: int) -> int:
+        """Return C_k (d + 1) + 1 + d."""
+        return super().floats_up(classes, dim, samples) + dim
+
+    def floats_down(self, classes: int, dim: int) -> int:
+        """Return C (d + 1) for the head, and (C - 1) d where vehicles need the prototypes first."""
+        return classes * (dim + 1) + ((classes - 1) * dim if self._inside else 0)
+
+
+def _variances(server: Round, sent: Sequence[State]) -> Tensor:
+    return lite.merged_variances([message["squares"] for message in sent], server.parts)
 
 
 def _details(found: Reconstruction) -> dict[str, float]:

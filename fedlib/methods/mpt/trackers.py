@@ -16,7 +16,7 @@ from fedlib.methods.mpt.baselines.icarl import EXEMPLARS, ICaRLTracker
 from fedlib.methods.mpt.baselines.ldc import LDC, LDCTracker
 from fedlib.methods.mpt.baselines.plain import Frozen, Head, NoDeparture, Oracle, ReEstimation
 from fedlib.methods.mpt.baselines.sdc import SDCTracker
-from fedlib.methods.mpt.method import MPT, MPTLite
+from fedlib.methods.mpt.method import MPT, MPTLite, MPTLiteDiagonal
 from fedlib.methods.mpt.options import MPTOptions
 from fedlib.methods.mpt.tracking import Tracker
 
@@ -67,11 +67,11 @@ def _mpt(options: TrackerOptions, part: Literal["all", "in_span"] = "all", **cha
     return MPT(replace(options.mpt, **changes), part=part)  # type: ignore[arg-type]
 
 
-def _lite(options: TrackerOptions, **changes: object) -> Tracker:
+def _lite(options: TrackerOptions, make: type[MPTLite] = MPTLite, **changes: object) -> Tracker:
     mine = options.mpt
     if mine.weight == "js":  # its Euclidean form: there is no covariance to measure lengths with
         mine = replace(mine, weight="js_euclid")
-    return MPTLite(replace(mine, **changes))  # type: ignore[arg-type]
+    return make(replace(mine, **changes))  # type: ignore[arg-type]
 
 
 METHODS: dict[str, Entry] = {
@@ -90,6 +90,7 @@ METHODS: dict[str, Entry] = {
     "icarl_distil": Entry(lambda o: ICaRLTracker(o.exemplars), "iCaRL with distillation", training="distil"),
     "head_holdout": Entry(lambda o: Head(), "FedAvg (head), rare samples held out", shared=False),
     "sdc_direct": Entry(lambda o: SDCTracker(o.sdc_sigma_rel, chain=False), "SDC, from the departure"),
+    "sdc_median": Entry(lambda o: SDCTracker(None), "SDC, bandwidth by median distance"),
     "sdc_federated": Entry(lambda o: SDCTracker(o.sdc_sigma_rel, federated=True), "SDC, from sums"),
     "ldc_ridge": Entry(lambda o: LDCTracker(o.ldc, ridge=True), "LDC, closed form"),
     # ablation of MPT
@@ -116,6 +117,7 @@ METHODS: dict[str, Entry] = {
     "lite_spread": Entry(partial(_lite, lite_scalar="spread"), "MPT-lite, spread", shared=False),
     "lite_regress": Entry(partial(_lite, lite_scalar="regress"), "MPT-lite, regression", shared=False),
     "lite_none": Entry(partial(_lite, lite_scalar="none"), "MPT-lite, static", shared=False),
+    "lite_diag": Entry(partial(_lite, make=MPTLiteDiagonal), "MPT-lite, diagonal readout", shared=False),
     # ours
     "full_space": Entry(partial(_mpt, extension="full_space"), "full-space shrinkage (ours)", extension=True),
     "difference": Entry(partial(_mpt, extension="difference"), "measured difference (ours)", extension=True),

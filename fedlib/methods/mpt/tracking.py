@@ -21,7 +21,7 @@ from fedlib.features.moments import ClassMoments
 from fedlib.features.ncm import EuclideanNCM, MahalanobisNCM, prototypes, regularise
 
 State = dict[str, Tensor]
-Native = Literal["mahalanobis", "euclidean", "cosine", "head"]
+Native = Literal["mahalanobis", "euclidean", "cosine", "diagonal", "head"]
 
 
 @dataclass(frozen=True)
@@ -137,6 +137,7 @@ class Outcome:
         details: numbers for the log.
         vectors: parts of the prototype, (d,) each, for the error analysis.
         steps: training steps that the server took.
+        variances: of each feature within classes, (d,), for the ``diagonal`` readout.
     """
 
     prototype: Tensor | None = None
@@ -145,6 +146,7 @@ class Outcome:
     details: Mapping[str, float] = field(default_factory=dict)
     vectors: Mapping[str, Tensor] = field(default_factory=dict)
     steps: int = 0
+    variances: Tensor | None = None
 
 
 class Tracker:
@@ -253,7 +255,8 @@ def readout(kind: Native, outcome: Outcome, server: Round, features: Tensor) -> 
 
     Args:
         kind: ``mahalanobis`` and ``euclidean`` put the method's rare prototype among the class means; ``cosine``
-            uses the method's own means of all classes where it has them; ``head`` its head.
+            uses the method's own means of all classes where it has them; ``diagonal`` scales each feature by
+            the variance that the method knows; ``head`` is its head.
         outcome: of the method.
         server: the round.
         features: under the model of the round.
@@ -265,6 +268,10 @@ def readout(kind: Native, outcome: Outcome, server: Round, features: Tensor) -> 
     means = server.with_prototype(gone if outcome.prototype is None else outcome.prototype)
     if kind == "mahalanobis":
         return MahalanobisNCM(means, server.regularised).predict(features)
+    if kind == "diagonal":
+        if outcome.variances is None:
+            raise InputError("readout is 'diagonal'; allowed for methods that send the features' variances")
+        return MahalanobisNCM(means, regularise(outcome.variances.diag(), server.rho)).predict(features)
     if kind == "euclidean":
         return EuclideanNCM(means).predict(features)
     return CosineNCM(means if outcome.means is None else outcome.means).predict(features)

@@ -9,10 +9,12 @@ from torch.testing import assert_close
 from fedlib.errors import InputError
 from fedlib.experiments.mpt_replay import downlink_message
 from fedlib.features.moments import ClassMoments
+from fedlib.features.ncm import MahalanobisNCM, regularise
 from fedlib.methods.mpt import capabilities
 from fedlib.methods.mpt.baselines.plain import Oracle
+from fedlib.methods.mpt.baselines.sdc import SDCTracker
 from fedlib.methods.mpt.trackers import METHODS, TrackerOptions, entry
-from fedlib.methods.mpt.tracking import CosineNCM, Round, Vehicle, readout
+from fedlib.methods.mpt.tracking import CosineNCM, Outcome, Round, Vehicle, readout
 
 CLASSES, DIM, RARE = 6, 8, 4
 OPTIONS = TrackerOptions()
@@ -79,6 +81,8 @@ def test_no_tensor_of_single_samples_leaves_a_vehicle(random, name):
         for key, tensor in message.items():
             if key == "own/energy":
                 assert tensor.shape == ()
+            elif key == "own/squares":
+                assert tensor.shape == (DIM,)
             else:
                 assert tensor.shape == tuple(held if size == CLASSES else size for size in allowed[key])
             assert tensor.dtype in (torch.float32, torch.int32)
@@ -268,3 +272,29 @@ def test_a_method_cannot_follow_a_departure_that_it_did_not_see(random):
         entry("mpt").make(OPTIONS).follow(server, [])
     with pytest.raises(InputError, match="method"):
         entry("mtp")
+
+
+def test_variances_of_vehicles_equal_the_diagonal_of_the_covariance(random):
+    fleet = Fleet(random)
+    _, messages, outcome = fleet.run("lite_diag")
+    assert "scatter" not in messages[0]
+    server = fleet.server(2, fleet.vehicles(staying=True, moved=True))
+    assert_close(outcome.variances, server.covariance.diag(), rtol=1e-5, atol=1e-6)  # sent as float32
+    z = torch.cat(fleet.z)
+    expected = MahalanobisNCM(
+        server.with_prototype(outcome.prototype), regularise(outcome.variances.diag(), server.rho)
+    )
+    assert torch.equal(readout("diagonal", outcome, server, z), expected.predict(z))
+    with pytest.raises(InputError, match="diagonal"):
+        readout("diagonal", Outcome(prototype=outcome.prototype), server, z)
+
+
+def test_the_median_bandwidth_of_sdc_follows_the_size_of_the_features_and_needs_all_pairs(random):
+    small, large = (Fleet(random, drift=lambda z: z + 0.1 * z.roll(1, dims=1)) for _ in range(2))
+    large.z = [10 * z for z in large.z]
+    _, _, one = small.run("sdc_median")
+    _, _, ten = large.run("sdc_median")
+    assert_close(ten.prototype, 10 * one.prototype, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(one.prototype, small.run("frozen")[2].prototype)
+    with pytest.raises(InputError, match="median"):
+        SDCTracker(None, federated=True)

@@ -119,7 +119,8 @@ class SDCTracker(Tracker):
     """Semantic drift compensation, from pairs in one place or from the vehicles' sums: the same result.
 
     Args:
-        sigma_rel: bandwidth relative to the features' length.
+        sigma_rel: bandwidth relative to the features' length; None takes the median distance of the old features
+            to the prototype, which no sums over vehicles give.
         chain: move the last prototype from round to round; else that of the departure, by pairs (f_t0, f_t).
         federated: send two sums instead of all pairs.
     """
@@ -128,7 +129,11 @@ class SDCTracker(Tracker):
     native: ClassVar[Native] = "euclidean"
     old_model: ClassVar[bool] = True
 
-    def __init__(self, sigma_rel: float, *, chain: bool = True, federated: bool = False) -> None:
+    def __init__(self, sigma_rel: float | None, *, chain: bool = True, federated: bool = False) -> None:
+        if sigma_rel is None and federated:
+            raise InputError(
+                "sigma_rel is None (median distance); allowed for SDC from sums: a number above 0"
+            )
         self.sigma_rel, self.chain, self.federated = sigma_rel, chain, federated
         self.aggregates = federated  # pairs in one place are no sums over vehicles
         self.prototype: Tensor | None = None
@@ -168,8 +173,10 @@ class SDCTracker(Tracker):
             )
             total, samples = sum(float(m["squares"]) for m in sent), sum(int(m["samples"]) for m in sent)
         else:
-            new = torch.cat([m["new"] for m in sent])
-            move = shift(torch.cat([m["old"] for m in sent]), new, self.prototype, self.sigma)
+            old, new = (torch.cat([m[key] for m in sent]) for key in ("old", "new"))
+            if self.sigma_rel is None:
+                self.sigma = float((old.double() - self.prototype).norm(dim=1).median())
+            move = shift(old, new, self.prototype, self.sigma)
             total, samples = float(new.double().square().sum()), len(new)
         moved = self.prototype + move
         if self.chain:
@@ -178,7 +185,8 @@ class SDCTracker(Tracker):
         return Outcome(prototype=moved)
 
     def _set_bandwidth(self, squares: float, samples: int) -> None:
-        self.sigma = bandwidth(squares / max(1, samples), self.sigma_rel)
+        if self.sigma_rel is not None:
+            self.sigma = bandwidth(squares / max(1, samples), self.sigma_rel)
 
     def floats_up(self, classes: int, dim: int, samples: int) -> int:
         """Return C_k (d + 1) + 2 n_k d, or + d + 1 from sums."""
