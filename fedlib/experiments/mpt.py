@@ -24,12 +24,13 @@ from fedlib.experiments.mpt_pages import (
 from fedlib.experiments.mpt_preliminary import preliminary
 from fedlib.experiments.mpt_scenario import constant_answers
 from fedlib.experiments.mpt_seconds import server_scaling, timing
-from fedlib.experiments.mpt_tracking import ABLATION, HEADLINE, averaged, headline, tracking
+from fedlib.experiments.mpt_tracking import ABLATION, HEADLINE, LITE, averaged, headline, tracking
 from fedlib.methods.mpt.trackers import METHODS
 
 __all__ = [
     "ABLATION",
     "HEADLINE",
+    "LITE",
     "METHODS",
     "averaged",
     "constant_answers",

@@ -34,6 +34,8 @@ ABLATION = (
     "mpt_mahalanobis",
 )  # fmt: skip
 """MPT part by part, the transports, and our three extensions."""
+LITE = ("mpt_lite", "lite_trace", "lite_spread", "lite_regress", "lite_none", "lite_diag")
+"""MPT-lite with every scalar, and with its diagonal readout."""
 SCORES = ("rare_f1", "rare_precision", "rare_recall", "accuracy", "macro_f1")
 
 
