@@ -15,6 +15,7 @@ from fedlib.data.roadworld import drives
 from fedlib.data.roadworld.drives.recording import Recipe
 from fedlib.errors import InputError
 from fedlib.experiments import fedcka_detection as detection
+from fedlib.experiments import fedcka_readouts as readouts
 from fedlib.experiments import settings
 from fedlib.models import detector
 
@@ -78,12 +79,11 @@ def test_every_method_is_scored_on_every_domain_and_averages_weigh_validation_sc
 def test_a_level_of_zero_is_fedavg_bit_for_bit_and_one_keeps_all() -> None:
     federated = detection.compare(CONFIG, ["fedavg"])
     study = detection.levels(CONFIG, taus=[0.0, 1.0], rhos=[1.0])
-    wanted = detection.trajectory_of(federated.runs[0]).weights(2)
-    cases = (("threshold", 0.0), ("threshold", 1.0), ("percentage", 1.0))
-    for run, (masking, level) in zip(study.runs, cases, strict=True):
-        found = detection.trajectory_of(run).weights(2)
-        same = all(torch.equal(wanted[name], found[name]) for name in wanted)
-        assert same == (level == 0), masking
+    differing = readouts.differing_weights(study, federated)
+    cases = [("threshold", 0.0), ("threshold", 1.0), ("percentage", 1.0)]
+    assert list(zip(differing["masking"], differing["level"], strict=True)) == cases
+    for count, (masking, level) in zip(differing["value"], cases, strict=True):
+        assert (count == 0) == (level == 0), masking
         share = one(study, "personalized_share", masking=masking, level=level)
         assert share == 0 if level == 0 else share > 0.95, "layers that training left alike stay shared"
 
@@ -101,6 +101,11 @@ def test_the_start_is_learned_from_scenes_of_no_client_and_is_where_all_begin(sm
     warm = set(scenes.pooled("warm").tokens)
     assert not warm & (set(scenes.pooled("train").tokens) | set(scenes.pooled("val").tokens))
     assert len(warm) == 10
+    cost = readouts.scoring_cost(CONFIG).set_index(["client", "metric"])["value"]
+    assert 0 < cost["all", "scoring_share"] < 1
+    assert cost["all", "scoring_seconds"] == pytest.approx(
+        sum(cost[name, "scoring_seconds"] for name in DOMAINS)
+    )
     random = detection.Scenes.of(CONFIG.model_copy(update={"warm_epochs": 0}))
     assert random.start() is None
 
