@@ -81,7 +81,7 @@ def test_printed_one_shot_cells_come_from_the_table_of_the_partition(split: str,
 def test_the_scale_names_the_kind_of_each_set() -> None:
     config = settings.load("vcl", "quick").for_scenario("table_1")
     text = vcl_tables.scale(config)
-    assert text.startswith("digits (real); bloodmnist, octmnist, pathmnist (surrogate); profile quick")
+    assert text.startswith("digits (real); bloodmnist, octmnist (surrogate); profile quick")
 
 
 def test_figures_have_a_panel_for_each_set_and_scope() -> None:
