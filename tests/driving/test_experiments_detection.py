@@ -147,3 +147,11 @@ def test_unknown_methods_and_bad_options_are_refused_before_anything_runs() -> N
         detection.compare(CONFIG, ["fedcka"], tau=2.0)
     with pytest.raises(InputError, match="preset"):
         detection.compare(CONFIG.model_copy(update={"model": "huge"}))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_the_full_size_asks_for_a_gpu_before_it_opens_anything() -> None:
+    planned = settings.load("fedcka", "paper")
+    assert (planned.for_scenes().model, planned.for_scenes().dataset) == ("paper", "nuscenes")
+    with pytest.raises(InputError, match="GPU"):
+        detection.compare(planned)
