@@ -79,7 +79,7 @@ def test_printed_one_shot_cells_come_from_the_table_of_the_partition(split: str,
 
 
 def test_the_scale_names_the_kind_of_each_set() -> None:
-    config = settings.load("vcl", "quick").for_scenario("table_1")
+    config = settings.load("vcl", "quick").for_scenario("tables_2_3")
     text = vcl_tables.scale(config)
     assert text.startswith("digits (real); bloodmnist, octmnist (surrogate); profile quick")
 
