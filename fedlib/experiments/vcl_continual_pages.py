@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from fedlib.experiments import vcl_pages
@@ -13,6 +15,8 @@ from fedlib.experiments.vcl_oneshot import oneshot
 from fedlib.methods.continual.registry import CATEGORIES, METHODS
 
 REFERENCE = "frozen_ncm"
+TABLE_6 = ("finetune", "joint", "ewc", "mas", "lwf", "icarl", "eeil")
+"""The methods that Table 6 prints, and joint training."""
 
 
 def kinds() -> pd.DataFrame:
@@ -27,13 +31,18 @@ def names() -> dict[str, str]:
     return dict(kinds()["label"]) | {name: vcl_pages.LABELS[name] for name in own}
 
 
-def beside_vcl(settings: VCLSettings) -> Study:
-    """Run the baselines that the suite allows, VCL-FPFT with IID clients, and class means on a frozen encoder."""
+def beside_vcl(settings: VCLSettings, methods: Sequence[str] | None = None) -> Study:
+    """Run continual baselines, VCL-FPFT with IID clients, and class means on a frozen encoder.
+
+    Args:
+        settings: of the experiment.
+        methods: the baselines; None takes those that the suite allows.
+    """
     others = (
         rows(settings, vcl_pages.PRESET_ROWS, ["IID"]),
         oneshot(settings, [REFERENCE], ["IID"]),
     )
-    studies = (continual(settings), *others)
+    studies = (continual(settings, methods), *others)
     metrics = pd.concat([study.metrics for study in studies], ignore_index=True)
     return Study(tuple(run for study in studies for run in study.runs), metrics)
 
