@@ -88,6 +88,8 @@ def course(frame: pd.DataFrame, methods: Mapping[str, str]) -> pd.DataFrame:
 def beside_printed(number: int, dataset: str, frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     """Return printed numbers of Table 6, 7 or 8 beside ours in both scopes, means over seeds, percent.
 
+    A dash stands where the table prints nothing, or where there is no result.
+
     Args:
         number: of the table.
         dataset: column of the table, a name of the register.
@@ -97,25 +99,27 @@ def beside_printed(number: int, dataset: str, frame: pd.DataFrame, names: Mappin
     Raises:
         InputError: the table prints nothing for the data set and the methods.
     """
-    found: dict[str, dict[str, str]] = {}
+    printed: dict[str, dict[str, str]] = {}
+    columns: dict[str, tuple[str | None, object]] = {}
     for entry in select("vcl", ["cell"]):
         if entry.where != f"Table {number}" or not entry.cell or entry.cell.column not in _CELLS:
             continue
         rule, label = entry.parts[0], _CELLS[entry.cell.column]
-        method = str(rule.ours.get("method"))
-        if rule.ours.get("dataset") != dataset or method not in names:
-            continue
-        rows = frame[
-            (frame["metric"] == rule.metric)
-            & (frame["method"] == method)
-            & (frame["dataset"] == dataset)
-            & (frame["task"] == rule.where.get("task", -1))
-        ]
-        means = rows.groupby("scope")["value"].mean()
-        own = found.setdefault(method, {})
-        own[f"{label}: paper"] = entry.values[0].printed or f"{entry.values[0].value:.2f}"
-        for scope, words in SCOPES.items():
-            own[f"{label}: {words}"] = f"{means[scope]:.1f}" if scope in means else "–"
+        if rule.ours.get("dataset") == dataset:
+            columns[label] = rule.metric, rule.where.get("task", -1)
+            value = entry.values[0].printed or f"{entry.values[0].value:.2f}"
+            printed.setdefault(str(rule.ours.get("method")), {})[label] = value
+    own = frame[frame["dataset"] == dataset]
+    found: dict[str, dict[str, str]] = {}
+    for method in names:
+        row: dict[str, str] = {}
+        for label, (metric, task) in columns.items():
+            rows = own[(own["metric"] == metric) & (own["method"] == method) & (own["task"] == task)]
+            means = rows.groupby("scope")["value"].mean()
+            row[f"{label}: paper"] = printed.get(method, {}).get(label, "–")
+            row |= {f"{label}: {w}": f"{means[s]:.1f}" if s in means else "–" for s, w in SCOPES.items()}
+        if set(row.values()) - {"–"}:
+            found[method] = row
     if not found:
         raise InputError(f"Table {number} prints nothing for {dataset}")
     return _named(pd.DataFrame.from_dict(found, orient="index").fillna("–"), names)

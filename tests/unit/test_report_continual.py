@@ -38,6 +38,10 @@ def test_printed_numbers_stand_beside_ours_and_are_those_of_the_register() -> No
     assert table.loc["Finetune", "accuracy: paper"] == "46.59 ± 6.46"
     assert table.loc["VCL-FPFT (paper)", "forgetting: paper"] == "0.05 ± 0.11"
     assert table.loc["EWC", "accuracy: class-incremental"] == "41.5"
+    further = results().replace({"method": {"ewc": "vcl_code"}})
+    beside = continual.beside_printed(6, "bloodmnist", further, {"vcl_code": "code", "joint": "Joint"})
+    assert beside.loc["code", ["accuracy: paper", "accuracy: class-incremental"]].tolist() == ["–", "41.5"]
+    assert list(beside.index) == ["code"]
     three = continual.beside_printed(8, "octmnist", results("octmnist"), NAMES)
     assert three.loc["Finetune", ["task 1: paper", "task 1: task-aware", "task 2: task-aware"]].tolist() == [
         "0.00",
