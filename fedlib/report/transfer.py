@@ -116,7 +116,7 @@ def accuracy_matrices(frame: pd.DataFrame, *, scopes: Mapping[str, str], title: 
             squeeze=False,
             layout="constrained",
         )
-        for row, (scope, label) in zip(axes, scopes.items(), strict=True):
+        for place, (row, (scope, label)) in enumerate(zip(axes, scopes.items(), strict=True)):
             for axis, name in zip(row, sets, strict=True):
                 table = means.loc[(scope, name)].unstack("task")
                 sns.heatmap(
@@ -124,7 +124,7 @@ def accuracy_matrices(frame: pd.DataFrame, *, scopes: Mapping[str, str], title: 
                     annot_kws={"fontsize": 8},
                 )  # fmt: skip
                 axis.tick_params(axis="y", rotation=0)
-                axis.set(title=name if row is axes[0] else "", xlabel="", ylabel="")
+                axis.set(title="" if place else name, xlabel="", ylabel="")
             row[0].set_ylabel(f"{label}\nafter task")
         for axis in axes[-1]:
             axis.set_xlabel("test images of task")
