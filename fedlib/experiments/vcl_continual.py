@@ -45,7 +45,7 @@ def continual(settings: VCLSettings, methods: Sequence[str] | None = None) -> St
 
     Args:
         settings: of the experiment.
-        methods: of :data:`fedlib.methods.continual.registry.METHODS`; None takes those that the suite allows.
+        methods: of ``fedlib.methods.continual.registry.METHODS``; None takes those that the suite allows.
 
     Raises:
         InputError: an unknown method, one that the suite excludes, or a setting that is not possible.
