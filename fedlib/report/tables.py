@@ -72,8 +72,8 @@ def show(
         .hide(axis="index")
         .set_caption(caption)
         .set_uuid("t")
-        .set_properties(**{"text-align": "right"})
-        .set_properties(subset=text, **{"text-align": "left"})
+        .set_properties(**{"text-align": "right", "white-space": "nowrap"})
+        .set_properties(subset=text, **{"text-align": "left", "white-space": "normal"})
         .set_table_styles([{"selector": "caption", "props": "caption-side: top; text-align: left"}])
     )
 
