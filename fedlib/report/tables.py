@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -71,11 +72,16 @@ def show(
         flat.style.format(precision=digits)
         .hide(axis="index")
         .set_caption(caption)
-        .set_uuid("t")
+        .set_uuid(_name(caption, flat))
         .set_properties(**{"text-align": "right", "white-space": "nowrap"})
         .set_properties(subset=text, **{"text-align": "left", "white-space": "normal"})
         .set_table_styles([{"selector": "caption", "props": "caption-side: top; text-align: left"}])
     )
+
+
+def _name(caption: str, table: pd.DataFrame) -> str:
+    """Return a name that is the same in every run and another for every table: cells are styled by it."""
+    return hashlib.sha256(f"{caption}\n{table.to_csv()}".encode()).hexdigest()[:8]
 
 
 def _looks_like_numbers(column: pd.Series) -> bool:

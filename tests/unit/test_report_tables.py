@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -148,3 +150,12 @@ def test_digits_round_fractions_and_leave_whole_numbers() -> None:
     text = report.show(frame, "Shares.", digits=2).to_html()
     assert ">0.12<" in text
     assert ">7<" in text
+
+
+def test_tables_of_one_page_do_not_style_each_other_s_cells() -> None:
+    words, numbers = pd.DataFrame({"name": ["b"]}, index=["a"]), pd.DataFrame({"n": [1.0]}, index=["a"])
+    first, again, other = (report.show(t, "caption").to_html() for t in (words, words, numbers))
+    ids = [set(re.findall(r'id="(T_[^"]+)"', html)) for html in (first, again, other)]
+    assert ids[0]
+    assert ids[0] == ids[1]
+    assert not ids[0] & ids[2]
