@@ -18,6 +18,7 @@ from fedlib.experiments.federated import Bench, trajectory_of
 from fedlib.experiments.settings import FedCKASettings
 from fedlib.experiments.study import Study
 from fedlib.federation import masks as personal
+from fedlib.federation.engine import one_thread
 from fedlib.federation.messages import Broadcast, Update
 from fedlib.federation.model_state import FlatModel, State, model_state
 from fedlib.federation.tasks import Classification, ImageData
@@ -98,10 +99,11 @@ class Steps:
         """
         scratch, broadcast = FlatModel(self.task.build_model(self.seed)), Broadcast(round, weights)
         kept = memories or [{} for _ in self.clients]
-        return [
-            method.client_update(self.task, scratch, client, data, broadcast, kept[client], self.seed)
-            for client, data in enumerate(self.clients)
-        ]
+        with one_thread():
+            return [
+                method.client_update(self.task, scratch, client, data, broadcast, kept[client], self.seed)
+                for client, data in enumerate(self.clients)
+            ]
 
 
 def trained(update: Update, like: State) -> State:

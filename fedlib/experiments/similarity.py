@@ -18,6 +18,7 @@ from fedlib.errors import InputError
 from fedlib.experiments.federated import Bench, trajectory_of
 from fedlib.experiments.settings import FoundationsSettings
 from fedlib.experiments.study import Study
+from fedlib.federation.engine import one_thread
 from fedlib.federation.messages import Broadcast
 from fedlib.federation.model_state import FlatModel, State
 from fedlib.methods.fedcka.activations import called_modules
@@ -77,7 +78,8 @@ class Federation:
         scratch = FlatModel(task.build_model(self.seed))
         data = self.bench.part("train").subset(self._split.clients[client])
         broadcast = Broadcast(round, self._weights(round - 1))
-        update = self.bench.method().client_update(task, scratch, client, data, broadcast, {}, self.seed)
+        with one_thread():
+            update = self.bench.method().client_update(task, scratch, client, data, broadcast, {}, self.seed)
         model = self.bench.build_model(self.seed)
         model.load_state_dict(update.weights)
         return model.eval()
