@@ -19,6 +19,7 @@ from torch import Tensor
 from fedlib.errors import InputError
 from fedlib.methods.mpt import checks
 from fedlib.methods.mpt.decomposition import Complement, complement
+from fedlib.methods.mpt.transport import cholesky
 
 Weight = Literal["js", "js_euclid", "count", "count_deff", "fixed"]
 WEIGHTS: tuple[str, ...] = get_args(Weight)
@@ -62,10 +63,7 @@ def precision(sigma: Tensor) -> Tensor:
     Raises:
         InputError: not positive definite.
     """
-    factor, failed = torch.linalg.cholesky_ex(sigma)
-    if failed:
-        raise InputError("covariance is not positive definite; regularise it with rho > 0")
-    return torch.cholesky_inverse(factor)
+    return torch.cholesky_inverse(cholesky(sigma))
 
 
 def squared_length(v: Tensor, metric: Tensor | None) -> float:
