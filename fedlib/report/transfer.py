@@ -11,7 +11,9 @@ import seaborn as sns
 import torch
 from matplotlib.figure import Figure
 from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
 
+from fedlib import seeds
 from fedlib.report.figures import PALETTE, WIDTH, style
 
 _MARKERS = "osD^vP*X<>hdp8"
@@ -30,7 +32,7 @@ def side_by_side(
         title: what the figure says.
     """
     names = [name for name in order if name in set(frame[by])]
-    seeds = frame.groupby([by, "metric", "seed"])["value"].mean().groupby([by, "metric"]).agg(["mean", "std"])
+    means = frame.groupby([by, "metric", "seed"])["value"].mean().groupby([by, "metric"]).agg(["mean", "std"])
     with style():
         figure, axes = plt.subplots(
             1, len(panels), figsize=(WIDTH, 0.33 * len(names) + 1.3), sharey=True, squeeze=False,
@@ -38,7 +40,7 @@ def side_by_side(
         )  # fmt: skip
         colours = sns.color_palette(PALETTE, len(panels))
         for axis, (metric, label), colour in zip(axes[0], panels.items(), colours, strict=True):
-            rows = seeds.xs(metric, level="metric").reindex(names)
+            rows = means.xs(metric, level="metric").reindex(names)
             axis.barh(names, rows["mean"], xerr=rows["std"].fillna(0), color=colour, capsize=3, height=0.65)
             for place, value in enumerate(rows["mean"]):
                 if np.isfinite(value):
@@ -138,6 +140,7 @@ def in_two_dimensions(
     class_names: Sequence[str],
     title: str,
     base: str | None = None,
+    neighbours: bool = False,
 ) -> Figure:
     """Draw sets of features in the plane of the first two principal components of one of them.
 
@@ -146,26 +149,42 @@ def in_two_dimensions(
         class_names: of the classes, by label.
         title: what the figure says.
         base: the set that gives the plane; None takes the first.
+        neighbours: add a second row, t-SNE of all sets together (van der Maaten and Hinton 2008): near points are
+            near in d dimensions, and distances between groups and their sizes mean nothing.
     """
     first = features[base or next(iter(features))][0]
+    sets = [vectors.double().numpy() for vectors, _ in features.values()]
     plane = PCA(2, svd_solver="full").fit(first.double().numpy())
+    rows = {("first component", "second component"): [plane.transform(vectors) for vectors in sets]}
+    if neighbours:
+        rows[("t-SNE 1", "t-SNE 2")] = _neighbours(sets)
     colours = sns.color_palette("husl", len(class_names))
     with style(**{"axes.grid": False}):
         figure, axes = plt.subplots(
-            1, len(features), figsize=(WIDTH, 3.3), sharex=True, sharey=True, squeeze=False,
+            len(rows), len(features), figsize=(WIDTH, 3.3 * len(rows)), sharex="row", sharey="row", squeeze=False,
             layout="constrained",
         )  # fmt: skip
-        for axis, (name, (vectors, labels)) in zip(axes[0], features.items(), strict=True):
-            points = plane.transform(vectors.double().numpy())
-            for label, text in enumerate(class_names):
-                own = points[labels.numpy() == label]
-                if not len(own):
-                    continue
-                axis.scatter(*own.T, s=8, color=colours[label], alpha=0.7, linewidth=0)
-                axis.annotate(
-                    text, own.mean(0), xytext=(0, 7), textcoords="offset points", fontsize=9, ha="center",
-                )  # fmt: skip
-            axis.set(title=name, xlabel="first component")
-        axes[0][0].set_ylabel("second component")
+        for line, ((across, up), drawn) in zip(axes, rows.items(), strict=True):
+            for axis, points, (_, labels) in zip(line, drawn, features.values(), strict=True):
+                for label, text in enumerate(class_names):
+                    own = points[labels.numpy() == label]
+                    if not len(own):
+                        continue
+                    axis.scatter(*own.T, s=8, color=colours[label], alpha=0.7, linewidth=0)
+                    axis.annotate(
+                        text, own.mean(0), xytext=(0, 7), textcoords="offset points", fontsize=9, ha="center",
+                    )  # fmt: skip
+                axis.set_xlabel(across)
+            line[0].set_ylabel(up)
+        for axis, name in zip(axes[0], features, strict=True):
+            axis.set_title(name)
         figure.suptitle(title, fontsize=12)
     return figure
+
+
+def _neighbours(sets: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return two coordinates of each vector by t-SNE, all sets in one map."""
+    together = np.concatenate(sets)
+    perplexity = min(30.0, (len(together) - 1) / 3)
+    chosen = TSNE(2, perplexity=perplexity, init="pca", random_state=seeds.integer(0, "t-sne") % 2**32)
+    return np.split(chosen.fit_transform(together), np.cumsum([len(vectors) for vectors in sets])[:-1])
