@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from dataclasses import fields
 from itertools import combinations
 from typing import Any
 
@@ -13,18 +11,10 @@ import pandas as pd
 import torch
 from torch import nn
 
-from fedlib.data.nuscenes import DOMAINS
 from fedlib.errors import InputError
-from fedlib.experiments.fedcka_detection import ALL, SCORES, Scenes, trajectory_of
-from fedlib.experiments.settings import FedCKASettings
+from fedlib.experiments.fedcka_detection import SCORES, trajectory_of
 from fedlib.experiments.study import Study
-from fedlib.federation import masks as personal
-from fedlib.federation.messages import Broadcast
-from fedlib.federation.model_state import FlatModel, State, model_state
-from fedlib.federation.tasks import Task
-from fedlib.methods.fedcka.fedcka import FedCKA
 from fedlib.methods.fedcka.layers import partition
-from fedlib.methods.federated.fedavg import Local
 
 PARTS = ("head", "normalization", "attention", "neck", "backbone", "other")
 _NECK = ("lidar.up", "lidar.out", "img.4", "img.side4", "img.side5", "img.out")
@@ -133,51 +123,6 @@ def differing_weights(study: Study, fedavg: Study) -> pd.DataFrame:
         wanted, found = finals[int(run.config["seed"])], _final(run)
         rows.append(label | {"value": float(sum(int((found[n] != t).sum()) for n, t in wanted.items()))})
     return pd.DataFrame(rows).assign(metric="weights_differing_from_fedavg")
-
-
-class _Timed(FedCKA):
-    """FedCKA that notes how long training and scoring take."""
-
-    def train(self, task: Task, local: Local) -> dict[str, float]:
-        start = time.process_time()
-        found = super().train(task, local)
-        local.metrics["training_seconds"] = time.process_time() - start
-        return found
-
-    def masks(self, task: Task, local: Local) -> personal.Masks:
-        start = time.process_time()
-        found = super().masks(task, local)
-        local.metrics["scoring_seconds"] = time.process_time() - start
-        return found
-
-
-def scoring_cost(settings: FedCKASettings) -> pd.DataFrame:
-    """Time one round with masks of every client: processor seconds of training and of scoring.
-
-    Metrics by client: ``training_seconds``, ``scoring_seconds``; of all: their sums, and ``scoring_share``.
-    """
-    scenes = Scenes.of(settings)
-    like = scenes.method("fedcka", {})
-    assert isinstance(like, FedCKA)
-    names = [field.name for field in fields(like)]
-    method = _Timed(**{name: getattr(like, name) for name in names})
-    start, task = scenes.start(), scenes.task()
-    model = FlatModel(task.build_model(0), task.device)
-    weights: State = model_state(model.module)
-    if start is not None:
-        weights = trajectory_of(start).weights(scenes.settings.warm_epochs)
-    rows: list[tuple[str, str, float]] = []
-    total: dict[str, float] = {"training_seconds": 0.0, "scoring_seconds": 0.0}
-    for client, domain in enumerate(DOMAINS):
-        said = method.client_update(
-            task, model, client, scenes.frames(domain, "train"), Broadcast(method.warmup + 1, weights), {}, 0
-        ).metrics
-        for name in total:
-            rows.append((domain, name, said[name]))
-            total[name] += said[name]
-    rows += [(ALL, name, value) for name, value in total.items()]
-    rows.append((ALL, "scoring_share", total["scoring_seconds"] / sum(total.values())))
-    return pd.DataFrame(rows, columns=["client", "metric", "value"]).assign(seed=0, method="fedcka")
 
 
 def _final(run: Any) -> Mapping[str, torch.Tensor]:

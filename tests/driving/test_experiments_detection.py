@@ -15,9 +15,13 @@ from fedlib.data.roadworld import drives
 from fedlib.data.roadworld.drives.recording import Recipe
 from fedlib.errors import InputError
 from fedlib.experiments import fedcka_detection as detection
+from fedlib.experiments import fedcka_overall as overall
 from fedlib.experiments import fedcka_readouts as readouts
+from fedlib.experiments import fedcka_seconds as seconds
 from fedlib.experiments import settings
+from fedlib.federation.model_state import FlatModel
 from fedlib.models import detector
+from fedlib.models.detector import build
 
 RECIPE = Recipe(frames=2, sweeps=1, image_size=(36, 64), beams=16, azimuths=120, reach=16.0, seed=0)
 COUNTS = {"train": {"A": 2, "B": 1, "C": 2, "D": 1, "E": 1}}
@@ -101,13 +105,36 @@ def test_the_start_is_learned_from_scenes_of_no_client_and_is_where_all_begin(sm
     warm = set(scenes.pooled("warm").tokens)
     assert not warm & (set(scenes.pooled("train").tokens) | set(scenes.pooled("val").tokens))
     assert len(warm) == 10
-    cost = readouts.scoring_cost(CONFIG).set_index(["client", "metric"])["value"]
-    assert 0 < cost["all", "scoring_share"] < 1
-    assert cost["all", "scoring_seconds"] == pytest.approx(
-        sum(cost[name, "scoring_seconds"] for name in DOMAINS)
-    )
     random = detection.Scenes.of(CONFIG.model_copy(update={"warm_epochs": 0}))
     assert random.start() is None
+
+
+def test_scoring_is_timed_beside_training_for_as_many_rounds_as_each_has() -> None:
+    settings = CONFIG.model_copy(update={"rounds": 3, "warm_epochs": 0, "seeds": 2})
+    study = seconds.scoring_cost(settings)
+    found = study.metrics.set_index(["seed", "client", "metric"])["value"]
+    assert set(study.metrics["client"]) == {*DOMAINS, "all"}
+    for seed in (0, 1):
+        for metric, rounds in (("training_seconds", 3), ("scoring_seconds", 2)):  # one is the warm-up
+            summed = sum(found[seed, name, metric] for name in DOMAINS)
+            assert found[seed, "all", metric] == pytest.approx(rounds * summed)
+        both = found[seed, "all", "training_seconds"] + found[seed, "all", "scoring_seconds"]
+        share = found[seed, "all", "scoring_seconds"] / both
+        assert 0 < found[seed, "all", "scoring_share"] == pytest.approx(share)
+        weights = sum(t.nbytes for t in build(SMALL, 0).state_dict().values())
+        assert 2 * weights < 1e9 * found[seed, "all", "scoring_peak_gb"] < 1e8
+    assert seconds.scoring_cost(settings).runs[0].reused, "what was measured once is kept"
+
+
+def test_the_peak_is_of_what_is_held_at_one_time() -> None:
+    def work() -> None:
+        a = torch.zeros(1000)
+        b = torch.zeros(1000)
+        del a
+        c = (b + b).double()  # while b and the float32 sum are there
+        c.view(10, 100)[0].sum()
+
+    assert seconds.peak_bytes(work) == 4000 + 4000 + 8000
 
 
 def test_neither_processes_nor_other_methods_change_a_number(
@@ -155,3 +182,21 @@ def test_the_full_size_asks_for_a_gpu_before_it_opens_anything() -> None:
     assert (planned.for_scenes().model, planned.for_scenes().dataset) == ("paper", "nuscenes")
     with pytest.raises(InputError, match="GPU"):
         detection.compare(planned)
+
+
+def test_the_annotations_score_one_and_the_start_is_the_model_that_all_begin_with() -> None:
+    study = overall.references(CONFIG)
+    perfect = study.select(method="annotations")
+    assert perfect[perfect["metric"] == "map_of_ground_truth"]["value"].tolist() == pytest.approx([1.0] * 5)
+    of_ten = perfect.pivot(index="domain", columns="metric", values="value")
+    np.testing.assert_allclose(of_ten["map_of_ten_classes"], of_ten["classes"] / 10)
+    scenes = detection.Scenes.of(CONFIG)
+    start = scenes.start()
+    assert start is not None
+    model = FlatModel(scenes.task().build_model(3))
+    model.load(detection.trajectory_of(start).weights(CONFIG.warm_epochs))
+    scores = detection.evaluated(scenes.task(), model, scenes.frames("B", "val"))
+    assert one(study, "nds", method="start", domain="B") == scores["nds"]
+    nds = study.select(metric="nds", method="start").set_index("domain")["value"]
+    assert one(study, "nds_weighted", method="start") == pytest.approx((nds.sum() + nds["A"]) / 6)
+    assert one(study, "off_diagonal_nds", method="start") == pytest.approx(nds.mean())
