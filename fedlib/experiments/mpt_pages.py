@@ -182,9 +182,11 @@ def reserve_or_train(settings: MPTSettings) -> tuple[Study, pd.DataFrame]:
         The study, and its scores with the column ``holdout`` (bool) instead of training and readout.
     """
     methods = ("mpt", "ncm", "oracle")
-    cells = cells_of(settings, methods, training="holdout") + cells_of(settings, methods, training="train")
+    reserved = [name for name in HEADLINE if entry(name).training == "holdout"]  # the runs of ``tracking``
+    cells = cells_of(settings, reserved, training="holdout") + cells_of(settings, methods, training="train")
     study = follow(cells)
     rows = study.metrics[study.metrics["readout"].isin(["shared", "none"])]
+    rows = rows[rows["method"].isin(methods)]
     frame = rows.assign(holdout=rows["training"] == "holdout").drop(columns=["training", "readout"])
     return study, frame.reset_index(drop=True)
 
