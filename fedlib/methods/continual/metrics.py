@@ -38,7 +38,7 @@ class AccuracyMatrix:
             before its head has a row for the class.
 
     Raises:
-        InputError: no test sample of any task, no task, or a class in two tasks.
+        InputError: no test sample of any task, no task, a class in two tasks, or a negative class.
     """
 
     def __init__(self, tasks: Sequence[Sequence[int]], labels: np.ndarray) -> None:
@@ -47,6 +47,10 @@ class AccuracyMatrix:
         if not all(self.tasks) or not classes or len(set(classes)) < len(classes):
             raise InputError(f"tasks are {self.tasks}; allowed: at least one, each class in one of them only")
         labels = np.asarray(labels, dtype=np.int64)
+        if (labels < 0).any() or min(classes) < 0:
+            raise InputError(
+                f"class {min(*classes, *labels.tolist())} is among tasks or labels; allowed: class numbers from 0"
+            )
         self._task_of = np.full(max([*classes, *labels.tolist()]) + 1, -1)
         for t, task in enumerate(self.tasks):
             self._task_of[list(task)] = t

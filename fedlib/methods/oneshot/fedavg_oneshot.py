@@ -16,7 +16,7 @@ from fedlib.federation.population import Clients
 from fedlib.federation.rounds import Rounds, run_rounds
 from fedlib.federation.tasks import Classification, ImageData
 from fedlib.methods.federated.fedavg import FedAvg
-from fedlib.methods.oneshot.base import Problem, Result, budget
+from fedlib.methods.oneshot.base import Problem, Result, budget, check_labels
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,11 @@ def fedavg_oneshot(
         workers: processes; see :func:`fedlib.federation.rounds.run_rounds`.
 
     Raises:
-        InputError: settings out of range, or an unknown architecture.
+        InputError: settings out of range, an unknown architecture, or a label that is no class.
         EmptyRound: no client has a sample.
     """
+    for client, data in enumerate(clients):
+        check_labels(data.labels, problem.num_classes, client)
     build = partial(
         models.build,
         architecture,

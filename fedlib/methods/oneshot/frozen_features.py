@@ -20,6 +20,7 @@ from torch.nn import functional
 from fedlib import seeds
 from fedlib.errors import InputError, choose
 from fedlib.features.embed import embed
+from fedlib.features.finite import all_finite
 from fedlib.features.moments import ClassMoments
 from fedlib.features.ncm import EuclideanNCM, MahalanobisNCM, prototypes, regularise
 from fedlib.federation.ledger import SERVER, Ledger
@@ -130,7 +131,7 @@ class FedPFT:
     """Settings of FedPFT (Beitollahi et al. 2024): mixtures of Gaussians of the features of each class.
 
     Attributes:
-        components: of the mixture of a class; fewer where a class has fewer samples.
+        components: of the mixture of a class; fewer where a class has fewer different samples.
         covariance: ``diag``, ``spherical`` or ``full``.
         head_epochs: passes over the synthetic features.
         head_lr: of AdamW.
@@ -168,10 +169,11 @@ def mixture_message(z: Tensor, settings: FedPFT, seed: int) -> dict[str, Tensor]
         the server's covariances positive definite after rounding.
     """
     points = z.double().numpy()
+    different = len(np.unique(points, axis=0))
     if len(points) == 1:
         points = np.repeat(points, 2, axis=0)  # one sample: a mixture of spread zero plus sklearn's floor
     mixture = GaussianMixture(
-        min(settings.components, len(z)),
+        min(settings.components, different),
         covariance_type=settings.covariance,
         random_state=seed % 2**32,
         reg_covar=1e-5,
@@ -245,10 +247,12 @@ def fedpft(
         seed: of the experiment.
 
     Raises:
-        InputError: no sample at all, or a label that is no class.
+        InputError: no sample at all, a label that is no class, or features that are not finite.
     """
-    for client, (_, y) in enumerate(features):
+    for client, (z, y) in enumerate(features):
         check_labels(y.numpy(), num_classes, client)
+        if not all_finite(z):
+            raise InputError(f"features of client {client} are NaN or infinite; allowed: finite values")
     ledger = Ledger()
     drawn: list[Tensor] = []
     labels: list[Tensor] = []

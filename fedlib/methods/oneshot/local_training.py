@@ -57,8 +57,12 @@ class LocalTraining:
 
 
 def step_decay(optimizer: torch.optim.Optimizer, epochs: int) -> torch.optim.lr_scheduler.MultiStepLR:
-    """Return the schedule: a tenth from half, a hundredth from three quarters of the epochs on."""
-    return torch.optim.lr_scheduler.MultiStepLR(optimizer, [epochs // 2, epochs * 3 // 4])
+    """Return the schedule: a tenth from half, a hundredth from three quarters of the epochs on.
+
+    The first epoch always has the full step size, and no epoch falls by both factors at once.
+    """
+    half = max(1, epochs // 2)
+    return torch.optim.lr_scheduler.MultiStepLR(optimizer, [half, max(half + 1, epochs * 3 // 4)])
 
 
 def train_local(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from fedlib.errors import InputError
 from fedlib.federation.ledger import Ledger
 from fedlib.federation.tasks import ImageData
 from fedlib.methods.oneshot.base import Problem, Result, device_of, scores, uploaded
@@ -21,7 +22,12 @@ def local_only(models: Sequence[nn.Module], data: ImageData) -> dict[str, Any]:
         ``clients``: the scores of each (see :func:`fedlib.methods.oneshot.base.scores`); ``best``: the highest
         accuracy (picked on the test data, so an upper bound), ``mean`` and ``std`` of the accuracies, percent;
         ``ledger``: empty, nothing is sent.
+
+    Raises:
+        InputError: no client.
     """
+    if not models:
+        raise InputError("there are 0 clients; allowed: at least one")
     each = [scores(model, data) for model in models]
     accuracy = np.array([row["accuracy"] for row in each])
     summary = {"best": accuracy.max(), "mean": accuracy.mean(), "std": accuracy.std()}

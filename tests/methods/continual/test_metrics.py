@@ -125,3 +125,9 @@ def test_tasks_of_one_class_are_noted_and_always_right_task_aware() -> None:
 def test_bad_tasks_are_refused(tasks: tuple, labels: list[int]) -> None:
     with pytest.raises(InputError, match="allowed"):
         AccuracyMatrix(tasks, np.array(labels))
+
+
+@pytest.mark.parametrize(("tasks", "labels"), [(((0, 1), (2,)), [0, 2, -1]), (((0, -1), (2,)), [0, 2])])
+def test_a_negative_class_is_not_taken_for_the_last_one(tasks: tuple, labels: list[int]) -> None:
+    with pytest.raises(InputError, match="class -1 .* allowed: class numbers from 0"):
+        AccuracyMatrix(tasks, np.array(labels))

@@ -165,14 +165,24 @@ def test_targets_are_balanced() -> None:
 # --- local training --------------------------------------------------------------------------------------
 
 
-def test_step_size_falls_to_a_tenth_at_half_and_three_quarters() -> None:
+@pytest.mark.parametrize(
+    ("epochs", "wanted"),
+    [
+        (100, [1] * 50 + [0.1] * 25 + [0.01] * 25),
+        (4, [1, 1, 0.1, 0.01]),
+        (3, [1, 0.1, 0.01]),
+        (2, [1, 0.1]),
+        (1, [1]),  # a single epoch is not one of a hundredth
+    ],
+)
+def test_step_size_falls_to_a_tenth_at_half_and_three_quarters(epochs: int, wanted: list[float]) -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule, rates = step_decay(optimizer, 100), []
-    for _ in range(100):
+    schedule, rates = step_decay(optimizer, epochs), []
+    for _ in range(epochs):
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         schedule.step()
-    assert np.allclose(rates, [1] * 50 + [0.1] * 25 + [0.01] * 25)
+    assert np.allclose(rates, wanted)
 
 
 def test_the_epoch_with_the_best_validation_accuracy_is_kept(

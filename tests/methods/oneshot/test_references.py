@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,6 +74,17 @@ def test_order_of_clients_changes_nothing(
     there = base.logits(references.logit_ensemble(trained, problem).model, test_data)
     back = base.logits(references.logit_ensemble(trained[::-1], problem).model, test_data)
     assert np.allclose(there, back, atol=1e-5)
+
+
+def test_fedavg_refuses_a_label_that_is_no_class_before_training(
+    clients: list[ImageData], problem: Problem, tmp_path: Path
+) -> None:
+    odd = dataclasses.replace(clients[1], labels=clients[1].labels + 5)
+    with pytest.raises(InputError, match="client 1 has the label"):
+        fedavg_oneshot(
+            "cnn3", [clients[0], odd], problem, FedAvgRounds.one_round(), 0, tmp_path / "run", workers=1
+        )
+    assert not (tmp_path / "run").exists()
 
 
 def test_local_only_rows(trained: list[models.Classifier], test_data: ImageData) -> None:
@@ -191,6 +203,25 @@ def test_one_sample_of_a_class_is_a_mixture_too() -> None:
         assert torch.allclose(drawn, z, atol=0.05)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("covariance", ["diag", "spherical", "full"])
+def test_repeated_samples_need_no_more_components_than_there_are_different_ones(covariance: str) -> None:
+    z = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(6, 1)
+    settings = frozen_features.FedPFT(components=5, covariance=covariance)  # type: ignore[arg-type]
+    message = frozen_features.mixture_message(z, settings, seed=0)
+    assert message["weights"].tolist() == [0.5, 0.5]
+    assert int(message["count"]) == 12
+
+
+@pytest.mark.parametrize("method", ["frozen_ncm", "frozen_lda", "fedpft"])
+def test_features_that_are_not_finite_are_refused(method: str, encoder: models.Embedder) -> None:
+    z = torch.ones(4, 16)
+    z[2, 3] = torch.nan
+    further = (frozen_features.FedPFT(components=1), 0) if method == "fedpft" else ()
+    with pytest.raises(InputError, match="NaN or infinite"):
+        getattr(frozen_features, method)(encoder, [(z, torch.tensor([0, 1, 0, 1]))], 2, *further)
+
+
 @pytest.mark.parametrize("method", ["frozen_ncm", "frozen_lda", "fedpft"])
 def test_a_label_that_is_no_class_names_the_client(method: str, encoder: models.Embedder) -> None:
     z = torch.ones(2, 16)
@@ -207,6 +238,8 @@ def test_bad_references_are_refused(
         frozen_features.FedPFT(covariance="tied")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="components"):
         frozen_features.FedPFT(components=0)
+    with pytest.raises(InputError, match="0 clients"):
+        references.local_only([], clients[0])
     none = frozen_features.client_features(encoder, [clients[0].subset(np.arange(0))])
     for call in (
         lambda: frozen_features.frozen_ncm(encoder, none, 3),
