@@ -4,13 +4,14 @@
 backbones;
 ``over_tasks``, ``over_backbones``, ``over_regimes`` and ``reserve_or_train`` repeat it under other conditions,
 ``several_departures`` lets several vehicles leave.
-``headline``, ``averaged``, ``error_and_f1``, ``gain_and_ratio``, ``demands``, ``constant_answers`` and
-``linear_on_pixels`` make the tables that figures and verdicts take. ``timing``, ``server_scaling`` and
+``headline``, ``averaged``, ``better_variant``, ``error_and_f1``, ``gain_and_ratio``, ``demands``,
+``constant_answers`` and ``linear_on_pixels`` make the tables that figures and verdicts take. ``timing``, ``server_scaling`` and
 ``drift_bench`` need no trajectory of their own.
 """
 
 from fedlib.experiments.mpt_departures import several_departures
 from fedlib.experiments.mpt_pages import (
+    better_variant,
     demands,
     drift_bench,
     error_and_f1,
@@ -33,6 +34,7 @@ __all__ = [
     "LITE",
     "METHODS",
     "averaged",
+    "better_variant",
     "constant_answers",
     "demands",
     "drift_bench",

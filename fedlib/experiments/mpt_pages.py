@@ -109,6 +109,25 @@ def over_backbones(
     return follow(cells)
 
 
+def better_variant(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return ``rare_f1`` of the better of MPT and MPT-lite in each setting, under the name ``better_variant``.
+
+    Which one is better is decided by the mean over seeds and rounds after the departure: once for a setting, so
+    that no seed picks its own winner.
+
+    Args:
+        rows: of ``headline`` with the columns task, backbone and remaining.
+    """
+    setting = ["task", "backbone", "remaining"]
+    rows = rows[rows["method"].isin(["mpt", "mpt_lite"]) & (rows["metric"] == "rare_f1")]
+    late = rows[rows["phase"] == "after"]
+    means = late.groupby([*setting, "method"])["value"].mean().unstack()
+    winner = means.idxmax(axis=1).rename("winner").reset_index()
+    found = rows.merge(winner, on=setting)
+    found = found[found["method"] == found["winner"]].drop(columns="winner")
+    return found.assign(method="better_variant").reset_index(drop=True)
+
+
 def over_regimes(
     settings: MPTSettings,
     noises: Sequence[float],

@@ -41,10 +41,19 @@ def mean_sd(
     return pd.Series(cells, index=mean.index).unstack(column).fillna("–")
 
 
-def scale(settings: Settings) -> str:
-    """Say at what size a result was computed: data set and its kind, profile, number of seeds."""
+def scale(settings: Settings, *others: Settings) -> str:
+    """Say at what size a result was computed: data set and its kind, profile, number of seeds.
+
+    Args:
+        settings: of the result; profile and seeds are theirs.
+        others: of the same experiment on other data.
+    """
+    kinds: dict[str, list[str]] = {}
+    for name in dict.fromkeys(item.dataset for item in (settings, *others)):
+        kinds.setdefault(card(name).kind, []).append(name)
+    data = "; ".join(f"{', '.join(names)} ({kind})" for kind, names in kinds.items())
     seeds = f"{settings.seeds} seed" + ("s" if settings.seeds > 1 else "")
-    return f"{settings.dataset} ({card(settings.dataset).kind}), profile {settings.profile}, {seeds}"
+    return f"{data}, profile {settings.profile}, {seeds}"
 
 
 def show(

@@ -53,6 +53,9 @@ def test_a_shown_table_has_its_caption_order_and_alignment(frame: pd.DataFrame) 
 def test_the_scale_of_a_result_names_data_kind_profile_and_seeds() -> None:
     assert report.scale(settings.load("mpt", "quick")) == "digits (real), profile quick, 3 seeds"
     assert report.scale(settings.load("mpt", "smoke")).endswith("profile smoke, 1 seed")
+    config = settings.load("mpt", "quick")
+    both = report.scale(config, *(config.for_task(task) for task in ("fine", "coarse")))
+    assert both == "digits (real); roadworld:fine, roadworld:coarse (surrogate), profile quick, 3 seeds"
 
 
 def test_derived_quantities_agree_with_a_count_by_hand(frame: pd.DataFrame) -> None:

@@ -261,7 +261,8 @@ def test_frames_of_tasks_and_backbones_can_be_judged():
     short = config(rounds=2, departure_round=1)
     tasks = mpt.headline(mpt.over_tasks(short, methods))
     judged("MPT-5", mpt.averaged(tasks, "rare_class"))
-    judged("MPT-6", mpt.averaged(tasks, "rare_class"))
+    averaged = mpt.averaged(tasks, "rare_class")
+    judged("MPT-6", pd.concat([averaged, mpt.better_variant(averaged)]))
     shapes = mpt.headline(mpt.over_backbones(short, ["mpt", "mpt_lite"], task="fine"))
     assert set(shapes["backbone"]) == {"cnn3", "mobilenet_v3_small"}
     vit = shapes[shapes["backbone"] == "mobilenet_v3_small"].assign(backbone="vit_tiny")
@@ -269,6 +270,24 @@ def test_frames_of_tasks_and_backbones_can_be_judged():
     all_backbones = pd.concat([shapes, vit, res])
     grid = pd.concat([all_backbones.assign(task=task) for task in ("objects", "coarse", "fine")])
     judged("MPT-7", mpt.averaged(grid, "rare_class"))
+
+
+def test_the_better_variant_is_chosen_once_for_a_setting_and_not_for_each_seed():
+    rows = pd.DataFrame(
+        [
+            (seed, method, phase, task, "cnn3", 0.01, 9, "rare_f1", value)
+            for task, values in {"a": {"mpt": (0.5, 0.1), "mpt_lite": (0.2, 0.2), "sdc": (0.9, 0.9)},
+                                 "b": {"mpt": (0.1, 0.1), "mpt_lite": (0.3, 0.0)}}.items()
+            for method, found in values.items()
+            for seed, value in enumerate(found)
+            for phase in ("before", "after")
+        ],
+        columns=["seed", "method", "phase", "task", "backbone", "remaining", "round", "metric", "value"],
+    )  # fmt: skip
+    better = mpt.better_variant(rows)
+    assert set(better["method"]) == {"better_variant"}
+    late = better[better["phase"] == "after"].set_index(["task", "seed"])["value"].to_dict()
+    assert late == {("a", 0): 0.5, ("a", 1): 0.1, ("b", 0): 0.3, ("b", 1): 0.0}
 
 
 def test_a_linear_classifier_on_pixels_reads_digits_and_ignores_nothing_but_the_network():
