@@ -134,7 +134,8 @@ def _receive(scene: Scene, partition: str, seed: int, options: Options) -> _Rece
         clients = trained_clients(scene, partition, seed, options)
     else:
         clients = clients_of(client_run(scene, partition, seed, options))
-    data, ledger, encoders = scene.clients(partition, seed), Ledger(), partial(scene.encoder, seed)
+    data, ledger = scene.clients(partition, seed), Ledger(options.uplinks)
+    encoders = partial(scene.encoder, seed)
     gaussians = client_gaussians(clients, data, encoders, options, seed, ledger)
     real = client_features(clients, data, encoders, options)
     found = pd.concat(

@@ -98,7 +98,7 @@ def real_and_drawn(
     options = scene.options(preset)
     data, encoders = scene.clients(partition, seed), partial(scene.encoder, seed)
     clients = clients_of(client_run(scene, partition, seed, options))
-    sent = client_gaussians(clients, data, encoders, options, seed, Ledger())
+    sent = client_gaussians(clients, data, encoders, options, seed, Ledger(options.uplinks))
     model = aggregate(sent, scene.num_classes, options)
     sizes = {c: per_class for c, mixture in enumerate(model.mixtures) if mixture is not None}
     real = client_features(clients, data, encoders, options)

@@ -1,6 +1,7 @@
 """A record of what crossed the network in protocols that have no round loop, such as one-shot methods.
 
-It tells whether a protocol is one-shot: a client that sends in two rounds has two uplinks, whatever the size.
+It tells whether a protocol is one-shot: a client that sends in two rounds has two uplinks, whatever the size. A
+ledger with a limit refuses the message that would break it.
 """
 
 from __future__ import annotations
@@ -47,26 +48,40 @@ class Sent:
 class Ledger:
     """Messages in the order in which they were sent.
 
-    >>> ledger = Ledger()
+    Args:
+        most_uplinks: rounds in which a client may send to the server; 1 for a one-shot protocol, None for any.
+
+    >>> ledger = Ledger(most_uplinks=1)
     >>> ledger.send(0, SERVER, 1, "gaussians", {})
     >>> ledger.uplinks()
     {0: 1}
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_uplinks: int | None = None) -> None:
+        if most_uplinks is not None and most_uplinks < 1:
+            raise InputError(f"most_uplinks is {most_uplinks}; allowed: at least 1, or None")
+        self.most_uplinks = most_uplinks
         self.messages: list[Sent] = []
 
     def send(self, sender: int, receiver: int, round: int, kind: str, tensors: Mapping[str, Tensor]) -> None:
         """Note a message; its tensors are measured, not kept.
 
         Raises:
-            InputError: a round below 1, an id below -1, or a message from someone to themselves.
+            InputError: a round below 1, an id below -1, a message from someone to themselves, or a client that
+                sends to the server in more rounds than allowed; that message is not noted.
         """
         if round < 1 or sender < SERVER or receiver < SERVER or sender == receiver:
             raise InputError(
                 f"message from {sender} to {receiver} in round {round}; "
                 f"allowed: two different ids >= {SERVER} (the server), rounds from 1"
             )
+        if self.most_uplinks is not None and receiver == SERVER:
+            rounds = {m.round for m in self.messages if m.sender == sender and m.receiver == SERVER} | {round}
+            if len(rounds) > self.most_uplinks:
+                raise InputError(
+                    f"client {sender} sends {kind!r} to the server in round {round}, its uplink number "
+                    f"{len(rounds)}; allowed: {self.most_uplinks}"
+                )
         shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         self.messages.append(Sent(round, sender, receiver, kind, serialized_bytes(tensors), shapes))
 

@@ -112,7 +112,7 @@ def uploaded(models: Sequence[nn.Module]) -> Ledger:
     """
     if not models:
         raise InputError("there are 0 clients; allowed: at least one")
-    ledger = Ledger()
+    ledger = Ledger(most_uplinks=1)
     for client, model in enumerate(models):
         ledger.send(client, SERVER, 1, "weights", model_state(model))
     return ledger

@@ -90,7 +90,7 @@ def fbpft_vi(
         InputError: no client with a sample, or options that do not fit.
     """
     by_client = dict(data) if isinstance(data, Mapping) else dict(enumerate(data))
-    ledger = Ledger()
+    ledger = Ledger(most_uplinks=1)
     clients = train_clients(by_client, encoders, options, seed, num_classes)
     gaussians = client_gaussians(clients, by_client, encoders, options, seed, ledger)
     run = run_tasks(aggregate(gaussians, num_classes, options), [range(num_classes)], options, seed)

@@ -100,7 +100,7 @@ def fedavg_oneshot(
     weights = run.weights(settings.rounds)
     model = build(seed=seed)
     model.load_state_dict(weights)
-    ledger = Ledger()
+    ledger = Ledger(settings.rounds)
     for round in range(1, settings.rounds + 1):
         for client in range(len(clients)):  # what is sent has the same size in every round
             ledger.send(SERVER, client, round, "weights", weights)

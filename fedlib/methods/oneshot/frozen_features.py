@@ -92,7 +92,7 @@ def frozen_ncm(encoder: Encoder, features: Sequence[tuple[Tensor, Tensor]], num_
     Raises:
         InputError: no sample at all.
     """
-    ledger = Ledger()
+    ledger = Ledger(most_uplinks=1)
     moments = _summed(features, num_classes, ledger, scatter=False)
     model = Readout(encoder, *EuclideanNCM(prototypes(moments)).as_linear_head())
     return Result("frozen_ncm", model.eval(), [], ledger, _shape(features, num_classes))
@@ -116,7 +116,7 @@ def frozen_lda(
     Raises:
         InputError: no class has two samples, or a ridge that is negative.
     """
-    ledger = Ledger()
+    ledger = Ledger(most_uplinks=1)
     moments = _summed(features, num_classes, ledger, scatter=True)
     covariance = regularise(moments.covariance(), ridge)
     weight, bias = MahalanobisNCM(prototypes(moments), covariance).as_linear_head()
@@ -253,7 +253,7 @@ def fedpft(
         check_labels(y.numpy(), num_classes, client)
         if not all_finite(z):
             raise InputError(f"features of client {client} are NaN or infinite; allowed: finite values")
-    ledger = Ledger()
+    ledger = Ledger(most_uplinks=1)
     drawn: list[Tensor] = []
     labels: list[Tensor] = []
     for client, (z, y) in enumerate(features):

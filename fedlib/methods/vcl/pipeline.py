@@ -6,9 +6,9 @@
                    round 2  server -> clients   mean encoder
                    round 2  client -> server    class Gaussians under it: a second uplink
 
-The initial encoder counts as shared beforehand. Steps depend on the options of their part and of the parts before
-it (``PARTS`` in :mod:`fedlib.methods.vcl.presets`), so a caller can train clients once for many settings of the
-server.
+A run's ledger refuses a further uplink. The initial encoder counts as shared beforehand. Steps depend on the
+options of their part and of the parts before it (``PARTS`` in :mod:`fedlib.methods.vcl.presets`), so a caller can
+train clients once for many settings of the server.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def run_vcl(
     public: Labelled | None = None,
 ) -> Outcome:
     """Run the whole protocol once; arguments and errors as those of its steps."""
-    ledger = Ledger()
+    ledger = Ledger(options.uplinks)
     clients = train_clients(data, encoders, options, seed, num_classes, public)
     gaussians = client_gaussians(clients, data, encoders, options, seed, ledger)
     model = aggregate(gaussians, num_classes, options)

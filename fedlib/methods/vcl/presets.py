@@ -231,6 +231,11 @@ class Options:
             return "avg"
         return "frozen" if self.trained_part == "none" else "per_client"
 
+    @property
+    def uplinks(self) -> int:
+        """Rounds in which each client sends to the server: one, or two where encoders are averaged first."""
+        return 2 if self.shared_space == "avg" else 1
+
     def changed(self, **changes: Any) -> Options:
         """Return these options with some changed; they are checked again."""
         return dataclasses.replace(self, **changes)

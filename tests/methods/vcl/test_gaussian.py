@@ -149,6 +149,21 @@ def test_ledger_counts_rounds_and_serialised_bytes() -> None:
     assert row.bytes + 2 * row.bytes // 2 == ledger.total_bytes("up")
 
 
+def test_a_ledger_with_a_limit_refuses_a_further_uplink() -> None:
+    ledger = Ledger(most_uplinks=1)
+    for kind in ("gaussians", "encoder"):  # several messages of one round are one uplink
+        ledger.send(0, SERVER, 2, kind, {})
+    ledger.send(SERVER, 0, 1, "recipe", {})
+    ledger.send(1, SERVER, 1, "gaussians", {})
+    with pytest.raises(
+        InputError, match="client 0 sends 'gaussians' .* round 3, its uplink number 2; allowed: 1"
+    ):
+        ledger.send(0, SERVER, 3, "gaussians", {})
+    assert ledger.uplinks() == {0: 1, 1: 1}
+    with pytest.raises(InputError, match="most_uplinks is 0"):
+        Ledger(most_uplinks=0)
+
+
 def test_empty_ledger_has_a_frame_and_bad_messages_are_refused() -> None:
     ledger = Ledger()
     assert len(ledger.frame()) == 0

@@ -21,6 +21,7 @@ from fedlib.methods.vcl.pipeline import (
     run_vcl,
     train_clients,
 )
+from fedlib.methods.vcl.presets import Options
 
 TASKS = ((0, 1), (2, 3))
 
@@ -45,6 +46,13 @@ def test_paper_is_one_shot_and_sends_class_gaussians_only(problem: Any) -> None:
     assert all(floats < m.bytes < floats + 1500 for m in up)
     down = [m for m in ledger.messages if m.direction == "down"]
     assert all(set(m.shapes.values()) == {()} for m in down)
+
+
+def test_one_shot_is_enforced_and_not_only_counted(problem: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (problem.options("paper").uplinks, problem.options("code").uplinks) == (1, 2)
+    monkeypatch.setattr(Options, "uplinks", 1)  # the code's protocol under the paper's rule
+    with pytest.raises(InputError, match="client 0 sends 'gaussians' .* uplink number 2; allowed: 1"):
+        outcome(problem, name="code", epochs=1)
 
 
 def test_code_needs_two_uplinks_and_a_broadcast(problem: Any) -> None:  # property (l)
