@@ -8,7 +8,12 @@ import pandas as pd
 import pytest
 
 from fedlib.experiments import fedcka_overall as overall
+from fedlib.experiments import fedcka_readouts as readouts
+from fedlib.experiments.fedcka_detection import SCORES
 from fedlib.experiments.study import Study
+from fedlib.report import audit
+from fedlib.report.register import NOT_ATTEMPTED, NOT_REPRODUCED, TREND, lookup
+from fedlib.report.verdict import DataUse, Provenance, judge
 
 COLUMNS = ["seed", "method", "client", "domain", "metric", "value"]
 
@@ -65,3 +70,57 @@ def test_common_classes_leave_out_what_the_client_never_saw() -> None:
     assert found["A", "B"] == pytest.approx(0.6)
     assert found["B", "A"] == pytest.approx(0.4)
     assert found["B", "B"] == pytest.approx(0.2)
+
+
+def invented(best: str) -> Study:
+    """Three seeds of all methods on two clients, in which ``best`` is above the others everywhere."""
+    rows: list[tuple[Any, ...]] = []
+    for seed in range(3):
+        for method in ("own_domain", *overall.FEDERATED):
+            level = 0.5 if method == best else 0.3 if method in ("fedmc", "fedselect") else 0.2
+            home = {"A": 0.45 if method == "own_domain" else level, "E": level}
+            away = 0.1 if method == "own_domain" else level
+            rows += matrix(method, [[home["A"] + 0.01 * seed, away], [away, home["E"] + 0.01 * seed]], seed)
+            rows += [(seed, method, c, "all", "own_nds", home[c] + 0.01 * seed) for c in "AE"]
+            rows += [(seed, method, "all", "all", f"{s}_weighted", level + 0.01 * seed) for s in SCORES]
+            rows.append((seed, method, "all", "all", "off_diagonal_nds", away))
+            rows.append((seed, method, "all", "all", "row_difference", 0.0))
+    table = study(rows).metrics
+    renamed = table.replace({"domain": {"B": "E"}, "client": {"B": "E"}})
+    renamed.loc[renamed["method"] == "fedcka", "masking"] = "threshold"
+    return Study((), renamed)
+
+
+@pytest.mark.parametrize(("best", "holds"), [("fedcka", True), ("fedavg", False)])
+def test_the_claims_of_both_tables_can_be_judged_on_these_rows(best: str, holds: bool) -> None:
+    found = invented(best)
+    origin = Provenance(data=(DataUse(name="roadworld-drives", kind="surrogate"),), profile="quick")
+    metrics = (
+        "nds_weighted",
+        "map_weighted",
+        "cap_weighted",
+        "own_nds",
+        "off_diagonal_nds",
+        "row_difference",
+    )
+    rows = overall.scores(found, *metrics)
+    rows = pd.concat([rows, overall.named(readouts.above_own_domain(found))])
+    words = {name: judge(lookup(name), rows, origin).word for name in ("CKA-7", "CKA-8", "CKA-11", "CKA-12")}
+    words["CKA-10"] = judge(lookup("CKA-10"), overall.scores(found, "nds"), origin).word
+    expected = TREND if holds else NOT_REPRODUCED
+    assert words == {
+        "CKA-7": expected, "CKA-8": expected, "CKA-11": expected, "CKA-12": TREND, "CKA-10": TREND
+    }  # fmt: skip
+    assert judge(lookup("CKA-9"), rows, origin).word == expected
+    own = overall.own(overall.scores(found, "nds"))
+    cell = judge(lookup("CKA-T2/fedcka/A"), own, origin)
+    assert cell.word == NOT_ATTEMPTED, "a printed number is no matter of a surrogate"
+    assert cell.parts[0].ours.n == 3
+
+
+@pytest.mark.parametrize("entry", ["CKA-7", "CKA-8", "CKA-9", "CKA-11", "CKA-T2"])
+def test_the_authors_own_numbers_do_not_contradict_the_claims(entry: str) -> None:
+    result = audit.run(lookup(entry))
+    assert result is not None
+    assert not result.contradicted
+    assert "authors' repository" in result.text
