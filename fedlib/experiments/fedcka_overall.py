@@ -57,6 +57,20 @@ def by_domain(frame: pd.DataFrame, score: str) -> pd.DataFrame:
     return pd.concat([home, mean], ignore_index=True)
 
 
+def weighted(frame: pd.DataFrame, weights: Mapping[str, float]) -> pd.DataFrame:
+    """Return the weighted mean over own domains of every metric, by seed and method.
+
+    Args:
+        frame: of ``scores`` or ``references``.
+        weights: of the domains.
+    """
+    rows = own(frame)
+    share = rows["domain"].map(dict(weights))
+    rows = rows.assign(share=share, value=rows["value"] * share)
+    sums = rows.groupby(["seed", "method", "metric"], as_index=False)[["value", "share"]].sum()
+    return sums.assign(value=sums["value"] / sums["share"]).drop(columns="share")
+
+
 def gains(frame: pd.DataFrame) -> pd.DataFrame:
     """Return rows of ``by_domain`` minus those of own-domain training, seed by seed, without the latter."""
     alone = frame[frame["method"] == ALONE].set_index(["seed", "domain"])["value"]

@@ -46,6 +46,12 @@ def test_a_score_by_domain_is_that_of_the_own_model_and_the_weighted_mean() -> N
     assert found.set_index("domain")["value"].to_dict() == {"A": 0.1, "B": 0.4, "average": 0.15}
 
 
+def test_any_metric_can_be_averaged_over_own_domains_with_the_weights_of_the_scores() -> None:
+    rows = matrix("fedavg", [[0.1, 9], [9, 0.4]], metric="vel_err") + matrix("fedavg", [[1, 9], [9, 1]])
+    found = overall.weighted(overall.scores(study(rows), "vel_err", "nds"), {"A": 2, "B": 1})
+    assert found.set_index("metric")["value"].to_dict() == pytest.approx({"nds": 1.0, "vel_err": 0.2})
+
+
 def test_gains_are_taken_seed_by_seed_and_client_by_client() -> None:
     rows = [row for seed in (0, 1) for row in matrix("own_domain", [[0.5 + seed, 0], [0, 0.2]], seed)]
     rows += matrix("fedavg", [[0.6, 9], [9, 0.1]], 0) + matrix("fedavg", [[1.4, 9], [9, 0.2]], 1)
