@@ -106,6 +106,61 @@ def views(
     return figure
 
 
+def side_by_side(
+    frames: Mapping[str, Frame],
+    predicted: Mapping[str, Mapping[str, Detections]],
+    *,
+    title: str,
+    cameras: Mapping[str, str] | None = None,
+    reach: float = 25.0,
+    least_score: float = 0.3,
+) -> Figure:
+    """Draw each frame several times in a row, with the predictions of one model each: from above or by a camera.
+
+    Args:
+        frames: by the heading of their row.
+        predicted: by the heading of their column, then by that of the row.
+        title: what the figure says.
+        cameras: by the heading of the row, the camera whose picture is drawn; None draws the view from above.
+        reach: metres around the car that the view from above shows.
+        least_score: predicted boxes below are left out.
+
+    Raises:
+        InputError: no frame or no prediction, an unknown camera, frames without pictures, or predictions or
+            cameras for other headings.
+    """
+    if not frames or not predicted:
+        raise InputError(f"{len(frames)} frames, {len(predicted)} models; allowed: at least 1 of each")
+    for given in (*predicted.values(), *([] if cameras is None else [cameras])):
+        if set(given) != set(frames):
+            raise InputError(f"headings are {sorted(given)}; allowed: {sorted(frames)}, as the frames")
+    shape = 0.6 if cameras is not None else 1.0  # height over width of a panel
+    width = WIDTH / len(predicted)
+    with style(**{"axes.grid": False}):
+        figure, axes = plt.subplots(
+            len(frames), len(predicted), figsize=(WIDTH, (shape * width + 0.1) * len(frames) + 1.1),
+            squeeze=False, layout="constrained",
+        )  # fmt: skip
+        for place, ((row, frame), line) in enumerate(zip(frames.items(), axes, strict=True)):
+            for (column, models), axis in zip(predicted.items(), line, strict=True):
+                boxes = _above(models[row], least_score)
+                if cameras is None:
+                    draw_from_above(axis, frame, reach, boxes)
+                    axis.label_outer()
+                else:
+                    draw_camera(axis, frame, CAMERAS.index(choose("camera", cameras[row], CAMERAS)), boxes)
+                axis.set_title(column if place == 0 else "")
+                axis.set_ylabel(row if axis is line[0] else "")
+        if cameras is None:
+            for axis in axes[-1]:
+                axis.set_xlabel("metres to the right")
+        figure.legend(
+            handles=_legend(True, cameras is None), loc="outside lower center", ncols=4, frameon=False
+        )
+        figure.suptitle(title, fontsize=12)
+    return figure
+
+
 def draw_camera(axis: Axes, frame: Frame, view: int, predicted: np.ndarray | None = None) -> None:
     """Draw the picture of one camera with the boxes in it.
 
@@ -173,12 +228,14 @@ def _line(kind: str) -> dict[str, Any]:
     return {"colors": [colours[1]], "linewidths": 1.1, "linestyles": "solid"}
 
 
-def _legend(both: bool) -> list[Line2D]:
+def _legend(both: bool, above: bool = True) -> list[Line2D]:
     kinds = [_ANNOTATED, _PREDICTED] if both else [_ANNOTATED]
     shown = []
     for kind in kinds:
         line = _line(kind)
         shown.append(Line2D([], [], color=line["colors"][0], linestyle=line["linestyles"], label=kind))
+    if not above:
+        return shown
     car = Line2D([], [], color="black", marker="^", linestyle="none", label="recording car")
     point = Line2D([], [], color="#777777", marker=".", linestyle="none", label="LiDAR point")
     return [*shown, point, car]

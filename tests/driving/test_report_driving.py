@@ -10,7 +10,7 @@ import pytest
 from matplotlib.collections import LineCollection
 
 from fedlib.data.detection_boxes import Detections
-from fedlib.data.nuscenes import DrivingSet, Frame
+from fedlib.data.nuscenes import CAMERAS, DrivingSet, Frame
 from fedlib.errors import InputError
 from fedlib.report import driving as pictures
 
@@ -83,6 +83,25 @@ def test_boxes_from_above_lie_around_their_points(frame: Frame) -> None:
     plt.close(figure)
 
 
+@pytest.mark.parametrize("camera", [None, "CAM_BACK"])
+def test_models_stand_side_by_side_with_their_own_boxes(frame: Frame, camera: str | None) -> None:
+    found = Detections(np.repeat(CUBE, 3, axis=0), np.zeros(3), np.array([0.2, 0.6, 0.9]))
+    predicted = {"one": {"E": found}, "two": {"E": Detections(CUBE[:0], np.zeros(0), np.zeros(0))}}
+    cameras = None if camera is None else {"E": camera}
+    figure = pictures.side_by_side({"E": frame}, predicted, title="t", cameras=cameras, least_score=0.5)
+    assert [axis.get_title() for axis in figure.axes] == ["one", "two"]
+    assert figure.axes[0].get_ylabel() == "E"
+    for axis, boxes in zip(figure.axes, (2, 0), strict=True):
+        lines = [item for item in axis.collections if isinstance(item, LineCollection)]
+        if camera is None:
+            assert len(lines[1].get_segments()) == boxes
+        else:
+            view = CAMERAS.index(camera)
+            expected = pictures.projected_edges(np.repeat(CUBE, boxes, axis=0), frame.projections[view])
+            assert len(lines[1].get_segments()) == len(expected)
+    plt.close(figure)
+
+
 def test_what_cannot_be_drawn_is_refused(frame: Frame) -> None:
     with pytest.raises(InputError, match="0 frames"):
         pictures.views({}, title="t")
@@ -90,6 +109,11 @@ def test_what_cannot_be_drawn_is_refused(frame: Frame) -> None:
         pictures.views({"a": frame}, title="t", camera="CAM")
     with pytest.raises(InputError, match="as the frames"):
         pictures.views({"a": frame}, title="t", predicted={})
+    found = Detections(CUBE, np.zeros(1), np.ones(1))
+    with pytest.raises(InputError, match="as the frames"):
+        pictures.side_by_side({"a": frame}, {"one": {"b": found}}, title="t")
+    with pytest.raises(InputError, match="1 frames, 0 models"):
+        pictures.side_by_side({"a": frame}, {}, title="t")
     with pytest.raises(InputError, match="without pictures"):
         pictures.views({"a": replace(frame, images=np.zeros((0, 0, 0, 3), np.uint8))}, title="t")
     plt.close("all")
