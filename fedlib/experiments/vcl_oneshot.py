@@ -1,7 +1,8 @@
 """The one-shot baselines and references on the clients of the VCL-FPFT experiments.
 
-All see the same clients, images and backbone. The classifiers of the distillation methods are trained once for
-each (data, partition, seed); the references on a frozen encoder share its features with one another.
+All see the same clients, images and backbone, with the same initial weights where the settings name some. The
+classifiers of the distillation methods are trained once for each (data, partition, seed); the references on a
+frozen encoder share its features with one another.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from fedlib.methods.oneshot.fedavg_oneshot import FedAvgRounds, fedavg_oneshot
 from fedlib.methods.oneshot.fedisca import FedISCA, fedisca
 from fedlib.methods.oneshot.frozen_features import FedPFT, Readout, fedpft, frozen_lda, frozen_ncm
 from fedlib.methods.oneshot.inversion import Inversion
-from fedlib.methods.oneshot.local_training import LocalTraining, train_clients
+from fedlib.methods.oneshot.local_training import LocalTraining, train_models
 from fedlib.methods.oneshot.references import local_only, logit_ensemble
 from fedlib.runs import Run, RunSpec, Store, Workspace
 
@@ -148,8 +149,9 @@ def classifier_run(scene: Scene, partition: str, seed: int) -> Run:
 
     def compute(workspace: Workspace) -> None:
         clients = list(scene.clients(partition, seed).values())
-        backbones = [scene.backbone(k) for k in range(len(clients))]
-        trained = train_clients(backbones, clients, scene.problem, training, seed)
+        trained = train_models(
+            lambda client, initial: scene.classifier(initial, client), clients, scene.problem, training, seed
+        )
         rows = [
             (seed, k, "accuracy", scores(model, scene.test)["accuracy"]) for k, model in enumerate(trained)
         ]
@@ -201,7 +203,7 @@ def _scores(
     if method in ("fedavg", "fedavg1"):
         clients = list(scene.clients(partition, seed).values())
         folder = workspace.folder / "rounds"
-        result = fedavg_oneshot(scene.settings.model, clients, scene.problem, values, seed, folder, workers=1)
+        result = fedavg_oneshot(scene.classifier, clients, scene.problem, values, seed, folder, workers=1)
         return result.scores(scene.test), result.ledger
     if method in FROZEN:
         return _frozen(scene, partition, seed, method, values)

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedlib import data, models
+from fedlib import data, models, seeds
 from fedlib.data import ImageSet, Normalizer
 from fedlib.data.class_tasks import class_order, task_split
 from fedlib.data.named_partition import named
@@ -167,8 +167,17 @@ class Scene:
         ).to(settings.device)
 
     def classifier(self, seed: int, client: int = SERVER) -> Classifier:
-        """Return a new classifier with a client's backbone or the server's, for the one-shot baselines."""
+        """Return a new classifier with a client's backbone or the server's, for the one-shot baselines.
+
+        Where the settings name weights, it is a linear head on the encoder of VCL-FPFT, so that all methods start
+        from the same weights and see images of the same size.
+        """
         settings, problem = self.settings, self.problem
+        if settings.weights is not None:
+            encoder = self.encoder(seed, client)
+            with seeds.torch_global(seed, "weights", "head"):
+                model = Classifier(encoder, settings.dim, problem.num_classes)
+            return model.to(settings.device)
         return models.build(
             self.backbone(client),
             num_classes=problem.num_classes,

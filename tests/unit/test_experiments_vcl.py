@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from fedlib.errors import InputError
 from fedlib.experiments import settings, vcl, vcl_oneshot
 from fedlib.experiments.settings import VCLSettings
 from fedlib.experiments.study import Study
 from fedlib.experiments.vcl_scene import Scene, client_run, clients_of
+from fedlib.federation.engine import one_thread
+from fedlib.methods.oneshot.local_training import train_clients
 from fedlib.runs import Store
 
 
@@ -72,6 +76,36 @@ def test_one_shot_methods_are_scored_and_counted_alike() -> None:
         assert 0 <= value(study, "overall_accuracy", row=method) <= 100
         assert value(study, "uplinks", row=method) == (0 if method == "local_only" else 1)
     assert value(study, "uplink_bytes", row="frozen_ncm") < value(study, "uplink_bytes", row="fedisca")
+
+
+def test_weights_are_the_start_of_every_method(home: Path) -> None:
+    scene = Scene.of(tiny())
+    known = {name: tensor.contiguous() for name, tensor in scene.encoder(7).state_dict().items()}
+    save_file(known, home / "encoder.safetensors")
+    config = tiny(weights=str(home / "encoder.safetensors"))
+    scene = Scene.of(config)
+    for model in (scene.encoder(0), scene.classifier(0, 0).backbone, scene.classifier(1).backbone):
+        assert all(torch.equal(value, known[name]) for name, value in model.state_dict().items())
+    heads = [scene.classifier(seed).head.weight for seed in (0, 0, 1)]
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+    methods = ["fedavg1", "dafl", "dense", "fedisca", "e_fedisca", "fedpft"]
+    study = vcl_oneshot.oneshot(config, methods, ["IID"])
+    for method in methods:
+        assert 0 <= value(study, "overall_accuracy", row=method) <= 100
+    sizes = {method: value(study, "uplink_bytes", row=method) for method in ("fedavg1", "dafl")}
+    assert min(sizes.values()) > 4 * scene.encoder(0).num_parameters
+
+
+def test_without_weights_classifiers_are_those_of_the_baselines_own_training() -> None:
+    scene = Scene.of(tiny())
+    clients = list(scene.clients("IID", 0).values())
+    training = vcl_oneshot.budget(scene.settings, "classifiers")
+    with one_thread():
+        alone = train_clients([scene.settings.model], clients, scene.problem, training, 0)
+    stored = vcl_oneshot.classifier_run(scene, "IID", 0).tensors
+    for k, model in enumerate(alone):
+        assert all(torch.equal(stored[f"{k}/{name}"], t) for name, t in model.state_dict().items())
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,11 @@ Both go through the round loop of :mod:`fedlib.federation.rounds`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+
+from torch import nn
 
 from fedlib import models
 from fedlib.federation.ledger import SERVER, Ledger
@@ -53,7 +54,7 @@ class FedAvgRounds:
 
 
 def fedavg_oneshot(
-    architecture: str,
+    architecture: str | Callable[[int], nn.Module],
     clients: Sequence[ImageData],
     problem: Problem,
     settings: FedAvgRounds,
@@ -65,7 +66,7 @@ def fedavg_oneshot(
     """Run FedAvg and return its last global model.
 
     Args:
-        architecture: name of :func:`fedlib.models.available`.
+        architecture: name of :func:`fedlib.models.available`, or a function from a seed to a new model.
         clients: their data.
         problem: what the data are.
         settings: see :class:`FedAvgRounds`.
@@ -79,13 +80,18 @@ def fedavg_oneshot(
     """
     for client, data in enumerate(clients):
         check_labels(data.labels, problem.num_classes, client)
-    build = partial(
-        models.build,
-        architecture,
-        num_classes=problem.num_classes,
-        in_channels=problem.channels,
-        image_size=problem.image_size,
-    )
+
+    def build(initial: int) -> nn.Module:
+        if not isinstance(architecture, str):
+            return architecture(initial)
+        return models.build(
+            architecture,
+            num_classes=problem.num_classes,
+            in_channels=problem.channels,
+            image_size=problem.image_size,
+            seed=initial,
+        )
+
     method = FedAvg(
         lr=settings.lr,
         momentum=settings.momentum,
@@ -93,12 +99,12 @@ def fedavg_oneshot(
         local_epochs=settings.local_epochs,
         batch_size=settings.batch_size,
     )
-    task = Classification(lambda value: build(seed=value), problem.num_classes)
+    task = Classification(build, problem.num_classes)
     device = clients[0].device if clients else "cpu"
     rounds = Rounds(settings.rounds, seed, keep="last", device=device)
     run = run_rounds(task, method, Clients(clients), rounds, folder, workers=workers)
     weights = run.weights(settings.rounds)
-    model = build(seed=seed)
+    model = build(seed)
     model.load_state_dict(weights)
     ledger = Ledger(settings.rounds)
     for round in range(1, settings.rounds + 1):

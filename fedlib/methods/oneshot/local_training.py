@@ -6,7 +6,7 @@ data is held back and picks the epoch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,24 +139,51 @@ def train_clients(
         seed: of the experiment; client k's model depends on it, on k and on the client's data alone.
 
     Raises:
-        InputError: other numbers of names than clients, no client, a client without data, or a label that is
-            no class.
+        InputError: other numbers of names than clients, or as :func:`train_models`.
     """
-    if not clients or len(architectures) not in (1, len(clients)):
+    if clients and len(architectures) not in (1, len(clients)):
         raise InputError(
             f"{len(architectures)} architectures for {len(clients)} clients; allowed: one for all, or one for each"
         )
-    for client, data in enumerate(clients):
-        check_labels(data.labels, problem.num_classes, client)
-    trained = []
-    for client, data in enumerate(clients):
-        model = models.build(
+
+    def build(client: int, initial: int) -> models.Classifier:
+        return models.build(
             architectures[client if len(architectures) > 1 else 0],
             num_classes=problem.num_classes,
             in_channels=problem.channels,
             image_size=problem.image_size,
-            seed=seeds.integer(seed, "client", client),
-        ).to(data.device)
+            seed=initial,
+        )
+
+    return train_models(build, clients, problem, settings, seed)
+
+
+def train_models(
+    build: Callable[[int, int], models.Classifier],
+    clients: Sequence[ImageData],
+    problem: Problem,
+    settings: LocalTraining,
+    seed: int,
+) -> list[models.Classifier]:
+    """Train a model of each client.
+
+    Args:
+        build: from a client and the seed of its initial weights to its model.
+        clients: their data.
+        problem: what the data are.
+        settings: of the training.
+        seed: of the experiment; client k's model depends on it, on k and on the client's data alone.
+
+    Raises:
+        InputError: no client, a client without data, or a label that is no class.
+    """
+    if not clients:
+        raise InputError("there are 0 clients; allowed: at least one")
+    for client, data in enumerate(clients):
+        check_labels(data.labels, problem.num_classes, client)
+    trained = []
+    for client, data in enumerate(clients):
+        model = build(client, seeds.integer(seed, "client", client)).to(data.device)
         train_local(model, data, settings, seed, client)
         trained.append(model)
     return trained
