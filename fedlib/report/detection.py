@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from fedlib.report.figures import PALETTE, WIDTH, style
 from fedlib.report.measure import Estimate, estimate
 from fedlib.report.register import table
-from fedlib.report.verdict import interval
 
 METHODS = {
     "start": "common start, not trained further",
@@ -32,7 +31,7 @@ METHODS = {
 }
 """Rows of the tables: names by method, in the order of the paper's Table II with ours among them."""
 
-AUTHORS = "authors' repository [code], nuScenes"
+AUTHORS = "authors' repository [code],\nnuScenes"
 AUTHORS_NDS = "fedcka_table2_nds.csv"
 
 
@@ -85,9 +84,15 @@ def differences(frame: pd.DataFrame, others: Mapping[str, str], methods: Sequenc
         cells = {}
         for other, heading in others.items():
             effect = difference(frame, method, other)
-            cells[heading] = "–" if method == other else f"{interval(effect)} {outcome(effect)}"
+            cells[heading] = "–" if method == other else f"{_interval(effect)} {outcome(effect)}"
         rows[METHODS[method]] = cells
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
+
+
+def _interval(effect: Estimate) -> str:
+    if effect.low is None or effect.high is None:
+        return f"{effect.mean:+.3f}"
+    return f"{effect.mean:+.3f} [{effect.low:+.3f}, {effect.high:+.3f}]".replace("-", "−")
 
 
 def counted(frame: pd.DataFrame, methods: Sequence[str], other: str = "own_domain") -> pd.DataFrame:
