@@ -116,6 +116,21 @@ def share_at_fixed_scores(study: Study, layers: pd.DataFrame, taus: Sequence[flo
     return pd.concat(parts, ignore_index=True).assign(metric="personal_share")
 
 
+def at_level(study: Study, masking: str, level: float) -> Study:
+    """Return the runs of a study with one level.
+
+    Raises:
+        InputError: there are none.
+    """
+    keep = (study.metrics["masking"] == masking) & np.isclose(study.metrics["level"], level)
+    if not keep.any():
+        raise InputError(f"no run has masking {masking!r} and level {level}; allowed: one that was run")
+    labels = study.metrics[RUN].drop_duplicates()
+    chosen = (labels["masking"] == masking) & np.isclose(labels["level"], level)
+    runs = tuple(run for run, taken in zip(study.runs, chosen, strict=bool(study.runs)) if taken)
+    return Study(runs, study.metrics[keep].reset_index(drop=True))
+
+
 def best_level(study: Study, masking: str) -> float:
     """Return the level between 0 and 1 with the highest weighted NDS, mean over seeds.
 

@@ -14,6 +14,8 @@ from fedlib.experiments import fedcka_masks as masks
 from fedlib.experiments.study import Study
 from fedlib.methods.fedcka.layers import partition
 from fedlib.models.detector import build, preset
+from fedlib.report.register import TREND, lookup
+from fedlib.report.verdict import DataUse, Provenance, judge
 
 LAYERS = pd.DataFrame(
     {"part": ["backbone", "head", "head"], "branch": "image branch", "parameters": [6, 3, 1]},
@@ -142,3 +144,54 @@ def test_layers_that_are_kept_anew_and_shared_again_are_counted_by_part() -> Non
         ("shared_again", "backbone"): 1,
         ("shared_again", "head"): 1,
     }
+
+
+def test_one_level_of_a_study_has_its_own_runs_and_rows() -> None:
+    frames = [study([(0, "A", 2, "nds", level)], level=level).metrics for level in (0.0, 0.9)]
+    whole = Study(("first", "second"), pd.concat(frames))  # type: ignore[arg-type]
+    found = masks.at_level(whole, "threshold", 0.9)
+    assert found.runs == ("second",)
+    assert found.metrics["value"].tolist() == [0.9]
+    with pytest.raises(InputError, match=r"level 0\.5"):
+        masks.at_level(whole, "threshold", 0.5)
+
+
+def test_the_claims_on_masks_can_be_judged_on_these_rows() -> None:
+    origin = Provenance(data=(DataUse(name="roadworld-drives", kind="surrogate"),), profile="quick")
+    layers = LAYERS.assign(part=["backbone", "head", "neck"])
+    more = pd.DataFrame(
+        {"part": ["normalization", "attention"], "branch": "", "parameters": 1}, index=["d", "e"]
+    )
+    layers = pd.concat([layers, more]).rename_axis("layer")
+    rows = [
+        row
+        for seed in (0, 1, 2)
+        for number, head in ((2, 1), (3, 0), (4, 0))
+        for row in kept(seed, "A", number, a=1, b=head, c=1, d=1, e=1)
+    ]
+    own = study(rows)
+    word = {
+        claim: judge(lookup(claim), frame, origin).word
+        for claim, frame in (
+            ("CKA-14", masks.agreement_over_seeds(own)),
+            ("CKA-19", masks.kept_by_part(own, layers)),
+        )
+    }
+    assert word == {"CKA-14": TREND, "CKA-19": TREND}
+    scored = [
+        study(
+            [(seed, "all", 4, "nds_weighted", value + 0.01 * seed) for seed in (0, 1, 2)],
+            masking=mode,
+            level=level,
+        )
+        for mode, level, value in (
+            ("threshold", 0.0, 0.9),
+            ("threshold", 0.9, 0.5),
+            ("percentage", 0.1, 0.3),
+            ("percentage", 0.4, 0.4),
+        )
+    ]
+    whole = Study((), pd.concat([part.metrics for part in scored]))
+    verdict = judge(lookup("CKA-21"), masks.best_scores(whole), origin)
+    assert verdict.word == TREND
+    assert verdict.parts[0].effect.mean == pytest.approx(0.1)
