@@ -6,9 +6,11 @@ al.'s (2021). Rows of X (n, p1) and Y (n, p2) are the same items. All arithmetic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,23 +49,52 @@ def linear_cka(x: Tensor, y: Tensor, *, hsic: Hsic = "biased", form: Form = "aut
     n, p = len(x), max(x.shape[1], y.shape[1])
     if n < (2 if hsic == "biased" else 4):
         return float("nan")
-    flat = [is_constant(x), is_constant(y)]
-    if any(flat):
-        return 1.0 if all(flat) else 0.0
     gram = hsic == "unbiased" or (n <= p if form == "auto" else form == "gram")
     if (n if gram else p) > LARGEST_GRAM:
         raise InputError(
             f"{n} rows and {p} columns; allowed: at most {LARGEST_GRAM} of either, take fewer rows"
         )
+    if not gram:
+        return _feature_form(x, y)
+    _check_finite(x, y)
+    flat = [is_constant(x), is_constant(y)]
+    if any(flat):
+        return 1.0 if all(flat) else 0.0
     if hsic == "unbiased":
         return ratio(*unbiased_hsic(x, y))
-    # CKA = <K~, L~> / (|K~| |L~|) with K~ = X~ X~', or |Y~' X~|^2 / (|X~' X~| |Y~' Y~|); HSIC's factors cancel
-    if gram:
-        k, other = centred_gram(x), centred_gram(y)
-        raw = float((k * other).sum() / (k.norm() * other.norm()))
-    else:
-        a, b = (m.double() - m.double().mean(0) for m in (x, y))
-        raw = float((b.T @ a).norm() ** 2 / ((a.T @ a).norm() * (b.T @ b).norm()))
+    # CKA = <K~, L~> / (|K~| |L~|) with K~ = X~ X~'; HSIC's factors cancel
+    k, other = centred_gram(x), centred_gram(y)
+    return _cut(float((k * other).sum() / (k.norm() * other.norm())))
+
+
+def _feature_form(x: Tensor, y: Tensor) -> float:
+    """Return |Y~' X~|^2 / (|X~' X~| |Y~' Y~|) of (n, p1) and (n, p2), n > 1; HSIC's factors cancel."""
+    # NumPy, for its product of a matrix with its own transpose takes half the operations
+    (a, own_a, flat_a), (b, own_b, flat_b) = map(_centred, (x, y))
+    if flat_a or flat_b:
+        return float(flat_a and flat_b)
+    cross = b.T @ a
+    return _cut(np.vdot(cross, cross) / math.sqrt(np.vdot(own_a, own_a) * np.vdot(own_b, own_b)))
+
+
+def _centred(m: Tensor) -> tuple[np.ndarray, np.ndarray, bool]:
+    """Return X~, X~' X~, and whether X is constant, see ``is_constant``."""
+    values = m.detach().cpu().double().numpy()
+    mean = values.mean(axis=0)
+    values = values - mean
+    own = values.T @ values
+    centred = float(own.trace())
+    if not math.isfinite(centred):
+        raise FloatingPointError("activations are not finite")
+    # |X|^2 = |X~|^2 + n |mean|^2
+    return values, own, _is_flat(centred, centred + len(values) * float(mean @ mean))
+
+
+def _is_flat(centred: float, energy: float) -> bool:
+    return centred <= CONSTANT * max(energy, 1e-30)
+
+
+def _cut(raw: float) -> float:
     if not -ROUNDING <= raw <= 1 + ROUNDING:
         raise ArithmeticError(f"linear CKA is {raw}, which is outside [0, 1] by more than rounding")
     return min(max(raw, 0.0), 1.0)
@@ -85,6 +116,7 @@ def minibatch_cka(batches: Iterable[tuple[Tensor, Tensor]]) -> float:
     used = False
     for number, (x, y) in enumerate(batches):
         _check_pair(x, y)
+        _check_finite(x, y)
         if len(x) > LARGEST_GRAM:
             raise InputError(f"batch {number} has {len(x)} rows; allowed: at most {LARGEST_GRAM}")
         if len(x) >= 4:
@@ -99,6 +131,9 @@ def _check_pair(x: Tensor, y: Tensor) -> None:
             f"representations have shapes {tuple(x.shape)} and {tuple(y.shape)}; "
             "allowed: two matrices with the same number of rows"
         )
+
+
+def _check_finite(x: Tensor, y: Tensor) -> None:
     if not (torch.isfinite(x).all() and torch.isfinite(y).all()):
         raise FloatingPointError("activations are not finite")
 
@@ -150,4 +185,4 @@ def is_constant(x: Tensor) -> bool:
         part = part.double()
         energy += float(part.square().sum())
         centred += float((part - part.mean(0)).square().sum())
-    return centred <= CONSTANT * max(energy, 1e-30)
+    return _is_flat(centred, energy)

@@ -56,14 +56,18 @@ def to_rows(module: nn.Module, output: Tensor, rows: Rows) -> Tensor:
 
 
 @contextmanager
-def observed(model: nn.Module, see: Callable[[str, nn.Module, Any], None]) -> Iterator[None]:
-    """Call ``see(name, module, output)`` for every module call in the block's forward passes.
+def observed(
+    model: nn.Module, see: Callable[[str, nn.Module, Any], None], names: Set[str] | None = None
+) -> Iterator[None]:
+    """Call ``see(name, module, output)`` for every call of the modules ``names`` (None: all) in the block.
 
     The model is in evaluation mode and without gradients inside; its training flags are put back.
     """
     flags = {module: module.training for module in model.modules()}
     with ExitStack() as stack:
         for name, module in model.named_modules():
+            if names is not None and name not in names:
+                continue
 
             def hook(module: nn.Module, _: Any, output: Any, name: str = name) -> None:
                 see(name, module, output)
@@ -96,12 +100,12 @@ def recording(model: nn.Module, names: Set[str], rows: Rows) -> Iterator[dict[st
     found: dict[str, list[Tensor]] = {}
 
     def keep(name: str, module: nn.Module, output: Any) -> None:
-        tensor = tensor_of(output) if name in names else None
+        tensor = tensor_of(output)
         if tensor is not None:
             matrix = to_rows(module, tensor.detach(), rows)
             found.setdefault(name, []).append(matrix.to("cpu", torch.float32, copy=True))
 
-    with observed(model, keep):
+    with observed(model, keep, names):
         yield found
 
 

@@ -8,6 +8,7 @@ of this once it knows the masks.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
@@ -91,7 +92,7 @@ class FedCKA(FedAvg):
 
         called = called_modules(local.model.module, lambda model: forward(model, inputs[0]))
         layers = partition(local.model.module, called)
-        reference = task.build_model(local.seed).to(local.model.values.device)
+        reference = copy.deepcopy(local.model.module)
         reference.load_state_dict(local.broadcast.weights)
         scores = layer_scores(
             reference, local.model.module, layers, inputs, forward, self.scoring,

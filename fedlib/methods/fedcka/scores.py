@@ -76,31 +76,24 @@ def layer_scores(
     names = {name for layer in layers for name in layer.modules}
     values: dict[str, list[float]] = {layer.name: [] for layer in layers}
     # "positions" gives one score an input; the other kinds of rows need all inputs at once.
-    for item, group in enumerate([[one] for one in inputs] if scoring.rows == "positions" else [inputs]):
-        x, y = (_record(model, names, group, forward, scoring.rows) for model in (reference, local))
-        for layer in layers:
-            found = [
-                _score(name, x[name], y[name], scoring, (seed, item))
-                for name in layer.modules
-                if name in x and name in y
-            ]
-            scored = [score for score in found if not math.isnan(score)]
-            if scored:  # modules that share a parameter are one layer: the least alike of them counts
-                values[layer.name].append(min(scored))
+    groups = [[one] for one in inputs] if scoring.rows == "positions" else [inputs]
+    with recording(reference, names, scoring.rows) as x, recording(local, names, scoring.rows) as y:
+        for item, group in enumerate(groups):
+            x.clear()
+            y.clear()
+            for one in group:
+                forward(reference, one)
+                forward(local, one)
+            for layer in layers:
+                found = [
+                    _score(name, x[name], y[name], scoring, (seed, item))
+                    for name in layer.modules
+                    if name in x and name in y
+                ]
+                scored = [score for score in found if not math.isnan(score)]
+                if scored:  # modules that share a parameter are one layer: the least alike of them counts
+                    values[layer.name].append(min(scored))
     return {name: math.fsum(found) / len(found) for name, found in values.items() if found}
-
-
-def _record(
-    model: nn.Module,
-    names: set[str],
-    inputs: Sequence[Any],
-    forward: Callable[[nn.Module, Any], Any],
-    rows: Rows,
-) -> dict[str, list[Tensor]]:
-    with recording(model, names, rows) as found:
-        for one in inputs:
-            forward(model, one)
-    return found
 
 
 def _score(
@@ -111,7 +104,7 @@ def _score(
     pairs = [(x, y) for x, y in zip(calls_x, calls_y, strict=False) if x.shape == y.shape]
     if not pairs or len({x.shape[1] for x, _ in pairs}) > 1:
         return float("nan")
-    x, y = (torch.cat([pair[side] for pair in pairs]) for side in (0, 1))
+    x, y = pairs[0] if len(pairs) == 1 else (torch.cat([pair[side] for pair in pairs]) for side in (0, 1))
     if len(x) > scoring.max_rows:
         draw = seeds.torch_generator(stream[0], "cka-rows", stream[1], len(x))
         kept = torch.randperm(len(x), generator=draw)[: scoring.max_rows].sort().values

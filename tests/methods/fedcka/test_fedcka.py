@@ -15,7 +15,7 @@ from fedlib.federation.model_state import State
 from fedlib.federation.population import Clients
 from fedlib.federation.rounds import Rounds, Trajectory, run_rounds
 from fedlib.federation.tasks import Classification, ImageData
-from fedlib.methods.fedcka.activations import called_modules, to_rows
+from fedlib.methods.fedcka.activations import called_modules, recording, to_rows
 from fedlib.methods.fedcka.fedcka import FedCKA
 from fedlib.methods.fedcka.layers import blocks, partition
 from fedlib.methods.fedcka.scores import Scoring, layer_scores
@@ -97,6 +97,32 @@ def test_equal_models_score_one_everywhere(rows: str) -> None:
     assert {"conv", "norm", "attention", "first"} <= set(found)
     assert not {"", "unused"} & set(found), "no activation, no score"
     assert all(score == pytest.approx(1, abs=1e-9) for score in found.values())
+
+
+def test_scores_are_the_means_over_inputs_of_cka_by_its_definition() -> None:
+    reference, local = net(), net(1)
+    layers = layers_of(reference)
+    found = layer_scores(reference, local, layers, list(IMAGES.split(1)), run, Scoring(), 0)
+    wanted: dict[str, list[float]] = {}
+    for one in IMAGES.split(1):  # nothing of one input may reach the next
+        for layer in layers:
+            scores = []
+            for name in layer.modules:
+                with (
+                    recording(reference, {name}, "positions") as x,
+                    recording(local, {name}, "positions") as y,
+                ):
+                    run(reference, one)
+                    run(local, one)
+                if len(torch.cat(x.get(name, [torch.empty(0)]))) > 1:
+                    a, b = (torch.cat(side[name]).double() for side in (x, y))
+                    a, b = a - a.mean(0), b - b.mean(0)
+                    k, other = a @ a.T, b @ b.T
+                    scores.append(float((k * other).sum() / (k.norm() * other.norm())))
+            if scores:
+                wanted.setdefault(layer.name, []).append(min(scores))
+    assert set(found) == {"conv", "norm", "attention", "first"}
+    assert found == pytest.approx({name: sum(s) / len(s) for name, s in wanted.items()}, abs=1e-9)
 
 
 def test_a_new_layer_scores_low_and_layers_before_it_do_not_change() -> None:
