@@ -49,6 +49,11 @@ class Settings(BaseModel):
         """Return these settings, and all further ones that they plan for single tasks, backbones or data sets."""
         return (self,)
 
+    @classmethod
+    def overridden(cls, values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+        """Return the ``values`` of a profile with ``changes`` in place of them."""
+        return values | changes
+
     def _changed(self, changes: dict[str, Any]) -> Self:
         return type(self)(**(self.model_dump() | changes))
 
@@ -281,7 +286,8 @@ class FedCKASettings(RoundSettings):
         optimizer: sgd | adamw: of the clients; adamw takes no momentum.
         clip: largest norm of a gradient; None is no limit.
         warm_epochs: passes over scenes of their own from which a common start is learned; 0 starts at random.
-        scenes: what is changed for the pages on driving scenes.
+        scenes: what is changed for the pages on driving scenes. A setting that replaces the profile's holds
+            there too.
     """
 
     dataset_options: dict[str, Any]
@@ -295,6 +301,12 @@ class FedCKASettings(RoundSettings):
     clip: Positive | None
     warm_epochs: Annotated[int, Field(ge=0)]
     scenes: dict[str, Any]
+
+    @classmethod
+    def overridden(cls, values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+        """Return the ``values`` of a profile with ``changes`` in place of them, on driving scenes too."""
+        scenes = {name: value for name, value in values["scenes"].items() if name not in changes}
+        return values | {"scenes": scenes} | changes
 
     def for_scenes(self) -> FedCKASettings:
         """Return the settings of the pages on driving scenes."""
@@ -350,7 +362,7 @@ def load(paper: str, profile: str, overrides: dict[str, Any] | None = None, **na
     for name in changes:
         choose("setting", name, [field for field in model.model_fields if field != "profile"])
     try:
-        return model(**(_profiles(paper)[profile] | changes | {"profile": profile}))
+        return model(**(model.overridden(_profiles(paper)[profile], changes) | {"profile": profile}))
     except ValidationError as error:
         raise InputError(_explain(error, model)) from None
 

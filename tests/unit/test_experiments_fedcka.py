@@ -71,3 +71,16 @@ def test_the_pages_on_driving_scenes_have_settings_of_their_own() -> None:
     assert settings.load("fedcka", "paper").for_scenes().dataset == "nuscenes"
     with pytest.raises(InputError, match=r"scenes: rounds is 0"):
         settings.load("fedcka", "smoke", {"scenes": {"rounds": 0}})
+
+
+def test_a_setting_that_replaces_the_profiles_holds_on_driving_scenes_too() -> None:
+    profile = settings.load("fedcka", "quick")
+    changed = settings.load("fedcka", "quick", {"lr": 0.5}, rounds=7)
+    assert (profile.for_scenes().rounds, profile.for_scenes().lr) == (
+        profile.scenes["rounds"],
+        profile.scenes["lr"],
+    )
+    assert (changed.rounds, changed.lr) == (changed.for_scenes().rounds, changed.for_scenes().lr) == (7, 0.5)
+    assert changed.for_scenes().optimizer == profile.for_scenes().optimizer == "adamw"
+    both = settings.load("fedcka", "quick", {"rounds": 7, "scenes": {"rounds": 2}})
+    assert (both.rounds, both.for_scenes().rounds) == (7, 2), "what is said of scenes comes first"
