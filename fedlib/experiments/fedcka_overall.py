@@ -124,8 +124,8 @@ def references(settings: FedCKASettings) -> Study:
 
     Columns: seed, method, client, domain, metric, value. ``start``: the metrics of ``fedcka_detection.compare`` on
     every domain (client and domain are the same), the weighted means, and ``off_diagonal_nds``. Without a learned
-    start it is a random model. ``annotations``, by domain: ``map_of_ground_truth``, the devkit's mean over all ten
-    classes as ``map_of_ten_classes``, and the number of ``classes`` that occur.
+    start it is a random model. ``annotations``, by domain (client ``all``): ``map_of_ground_truth``, the devkit's
+    mean over all ten classes as ``map_of_ten_classes``, and the number of ``classes`` that occur.
     """
     scenes = Scenes.of(settings)
     start = scenes.start()
@@ -148,7 +148,7 @@ def references(settings: FedCKASettings) -> Study:
         columns = ["method", "domain", "metric", "value"]
         table = pd.DataFrame(rows, columns=columns)
         means = _means(table[table["method"] == START], scenes.weights)
-        table = table.assign(client=table["domain"])
+        table = table.assign(client=table["domain"].where(table["method"] == START, ALL))
         workspace.finish(pd.concat([table, means], ignore_index=True).assign(seed=0))
 
     return Study.of([Store().compute(scenes.spec("fedcka.references", config, __name__), compute)])
