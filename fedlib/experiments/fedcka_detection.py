@@ -38,6 +38,7 @@ from fedlib.methods.federated.fedrep import FedRep
 from fedlib.methods.federated.fedselect import FedSelect
 from fedlib.methods.federated.own_domain import OwnDomain
 from fedlib.methods.federated.pcgrad import PCGrad
+from fedlib.methods.federated.scaffold import Scaffold
 from fedlib.models import detector
 from fedlib.runs import Run, RunSpec, Store, Workspace
 
@@ -47,6 +48,7 @@ METHODS: dict[str, tuple[type[FedAvg], dict[str, Any]]] = {
     CENTRAL: (FedAvg, {}),
     "fedavg": (FedAvg, {}),
     "fedprox": (FedProx, {"mu": 0.01}),
+    "scaffold": (Scaffold, {"clients": len(DOMAINS)}),
     "feddyn": (FedDyn, {"alpha": 0.01}),
     "pcgrad": (PCGrad, {}),
     "fedbn": (FedBN, {}),

@@ -4,14 +4,15 @@
 backbones;
 ``over_tasks``, ``over_backbones``, ``over_regimes`` and ``reserve_or_train`` repeat it under other conditions,
 ``several_departures`` lets several vehicles leave.
-``headline``, ``averaged``, ``better_variant``, ``error_and_f1``, ``gain_and_ratio``, ``demands``,
-``constant_answers`` and ``linear_on_pixels`` make the tables that figures and verdicts take. ``timing``, ``server_scaling`` and
-``drift_bench`` need no trajectory of their own.
+``headline``, ``averaged``, ``better_variant``, ``by_readout``, ``error_and_f1``, ``gain_and_ratio``,
+``demands``, ``constant_answers`` and ``linear_on_pixels`` make the tables that figures and verdicts take.
+``timing``, ``server_scaling`` and ``drift_bench`` need no trajectory of their own.
 """
 
 from fedlib.experiments.mpt_departures import several_departures
 from fedlib.experiments.mpt_pages import (
     better_variant,
+    by_readout,
     demands,
     drift_bench,
     error_and_f1,
@@ -35,6 +36,7 @@ __all__ = [
     "METHODS",
     "averaged",
     "better_variant",
+    "by_readout",
     "constant_answers",
     "demands",
     "drift_bench",

@@ -33,11 +33,14 @@ COMPARED = (
 )  # fmt: skip
 """Rows of the table of capabilities."""
 
+ON_TASKS = (*HEADLINE, "mpt_euclidean")
+"""The headline, and MPT with the readout of MPT-lite: which of the two makes a difference?"""
+
 MOST_PICTURES = 4000  # that the linear classifier on pixels is trained on: bounds time and memory
 
 
 def over_tasks(
-    settings: MPTSettings, methods: Sequence[str] = HEADLINE, tasks: Sequence[str] | None = None
+    settings: MPTSettings, methods: Sequence[str] = ON_TASKS, tasks: Sequence[str] | None = None
 ) -> Study:
     """Follow the rare class on each classification task; columns as ``tracking`` and ``task``.
 
@@ -107,6 +110,33 @@ def over_backbones(
     for backbone in backbones or settings.backbones:
         cells += cells_of(base.for_backbone(backbone), methods, label=label)
     return follow(cells)
+
+
+def by_readout(study: Study) -> pd.DataFrame:
+    """Return rare F1, precision and recall after the departure of three prototypes in two readouts.
+
+    Columns: seed, task, remaining, prototype (MPT | MPT-lite | oracle), distance (Mahalanobis | Euclidean),
+    metric, value; the mean over rounds. The oracle has the Mahalanobis distance only.
+
+    Args:
+        study: of ``over_tasks`` with the methods ``ON_TASKS``.
+    """
+    named = {
+        ("mpt", "shared"): ("MPT", "Mahalanobis"),
+        ("mpt_euclidean", "native"): ("MPT", "Euclidean"),
+        ("mpt_lite", "shared"): ("MPT-lite", "Mahalanobis"),
+        ("mpt_lite", "native"): ("MPT-lite", "Euclidean"),
+        ("oracle", "shared"): ("oracle", "Mahalanobis"),
+    }
+    rows = study.metrics
+    wanted = (rows["phase"] == "after") & rows["metric"].isin(["rare_f1", "rare_precision", "rare_recall"])
+    keys = ["method", "readout"]
+    names = pd.DataFrame(
+        [(*pair, *name) for pair, name in named.items()], columns=[*keys, "prototype", "distance"]
+    )
+    rows = rows[wanted].merge(names, on=keys)
+    condition = ["seed", "task", "remaining", "prototype", "distance", "metric"]
+    return rows.groupby(condition, as_index=False)["value"].mean()
 
 
 def better_variant(rows: pd.DataFrame) -> pd.DataFrame:

@@ -108,6 +108,18 @@ def ladder(settings: VCLSettings) -> dict[str, Row]:
     return found
 
 
+def ends(steps: Mapping[str, Row]) -> dict[str, Row]:
+    """Return the first and the last row of :func:`ladder` under the names ``paper`` and ``code``."""
+    first, *_, last = steps
+    return {"paper": steps[first], "code": steps[last]}
+
+
+def natural_order(settings: VCLSettings) -> VCLSettings:
+    """Return the settings with the classes in the order of the labels for every seed (difference 16)."""
+    order = tuple(range(Scene.of(settings).num_classes))
+    return settings.model_copy(update={"class_order": order})
+
+
 def conditions(by_space: Mapping[str, Study]) -> pd.DataFrame:
     """Return class-incremental results of ``ablations`` with columns space, replay, kd_weight and aggregation.
 
@@ -156,6 +168,12 @@ def scores(study: Study) -> pd.DataFrame:
         unit = 1000 if name in ("upload", "download") else 1
         parts.append(rows.assign(metric=name, value=rows["value"] / unit)[["seed", "row", "metric", "value"]])
     return pd.concat(parts, ignore_index=True)
+
+
+def beside(studies: Mapping[str, Study]) -> pd.DataFrame:
+    """Return :func:`scores` of studies that have the same rows; a row is named ``<row>, <study>``."""
+    found = [(name, scores(one)) for name, one in studies.items()]
+    return pd.concat([own.assign(row=own["row"] + f", {name}") for name, own in found], ignore_index=True)
 
 
 def lost_and_repeated(settings: VCLSettings, partitions: list[str]) -> pd.DataFrame:

@@ -70,6 +70,13 @@ class MPT(Tracker):
         return None
 
 
+class MPTEuclidean(MPT):
+    """MPT read by Euclidean distance, as MPT-lite is (ours): the same prototypes, another readout."""
+
+    name: ClassVar[str] = "mpt_euclidean"
+    native: ClassVar[Native] = "euclidean"
+
+
 class MPTLite(MPT):
     """The scalar version: one number instead of a covariance, Euclidean readout."""
 

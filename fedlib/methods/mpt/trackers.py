@@ -16,7 +16,7 @@ from fedlib.methods.mpt.baselines.icarl import EXEMPLARS, ICaRLTracker
 from fedlib.methods.mpt.baselines.ldc import LDC, LDCTracker
 from fedlib.methods.mpt.baselines.plain import Frozen, Head, NoDeparture, Oracle, ReEstimation
 from fedlib.methods.mpt.baselines.sdc import SDCTracker
-from fedlib.methods.mpt.method import MPT, MPTLite, MPTLiteDiagonal
+from fedlib.methods.mpt.method import MPT, MPTEuclidean, MPTLite, MPTLiteDiagonal
 from fedlib.methods.mpt.options import MPTOptions
 from fedlib.methods.mpt.tracking import Tracker
 
@@ -119,6 +119,9 @@ METHODS: dict[str, Entry] = {
     "lite_none": Entry(partial(_lite, lite_scalar="none"), "MPT-lite, static", shared=False),
     "lite_diag": Entry(partial(_lite, make=MPTLiteDiagonal), "MPT-lite, diagonal readout", shared=False),
     # ours
+    "mpt_euclidean": Entry(
+        lambda o: MPTEuclidean(o.mpt), "MPT, Euclidean readout (ours)", shared=False, extension=True
+    ),
     "full_space": Entry(partial(_mpt, extension="full_space"), "full-space shrinkage (ours)", extension=True),
     "difference": Entry(partial(_mpt, extension="difference"), "measured difference (ours)", extension=True),
     "mpt_mahalanobis": Entry(

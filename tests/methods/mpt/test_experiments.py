@@ -290,6 +290,23 @@ def test_the_better_variant_is_chosen_once_for_a_setting_and_not_for_each_seed()
     assert late == {("a", 0): 0.5, ("a", 1): 0.1, ("b", 0): 0.3, ("b", 1): 0.0}
 
 
+def test_mpt_is_read_by_two_distances_on_the_same_prototypes():
+    study = mpt.over_tasks(config(rounds=3, departure_round=1), tasks=["fine"])
+    rows = study.metrics
+    error = rows[rows["metric"] == "prototype_error"].groupby("method")["value"].apply(list)
+    assert error["mpt"] == error["mpt_euclidean"]
+    read = mpt.by_readout(study).set_index(["metric", "prototype", "distance"])["value"]
+    assert len(read) == 3 * 5
+    own = mpt.headline(study)
+    own = own[(own["phase"] == "after") & (own["metric"] == "rare_f1")].groupby("method")["value"].mean()
+    for prototype, distance, method in (
+        ("MPT", "Mahalanobis", "mpt"),
+        ("MPT", "Euclidean", "mpt_euclidean"),
+        ("MPT-lite", "Euclidean", "mpt_lite"),
+    ):
+        assert read["rare_f1", prototype, distance] == pytest.approx(own[method])
+
+
 def test_a_linear_classifier_on_pixels_reads_digits_and_ignores_nothing_but_the_network():
     found = mpt.linear_on_pixels(config())
     assert list(found.index) == ["objects", "coarse", "fine"]
