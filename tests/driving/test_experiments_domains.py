@@ -87,7 +87,7 @@ def test_claims_get_rows_without_empty_columns(study: Study) -> None:
     assert set(domains.claim_rows(study, "val_scenes")["domain"]) == set(DOMAINS)
 
 
-def test_the_frame_that_is_shown_has_most_boxes_in_view(
+def test_the_frame_that_is_shown_has_most_boxesin_view(
     five: DrivingSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(domains.data, "driving", lambda *a, **k: five)
@@ -96,8 +96,8 @@ def test_the_frame_that_is_shown_has_most_boxes_in_view(
     for letter, frame in frames.items():
         assert frame.domain == letter
         everywhere = [t for s in five.scenes.values() if s.domain == letter for t in s.samples]
-        seen = [domains._in_view("CAM_FRONT", five.frame(token, sweeps=1)) for token in everywhere]
-        assert domains._in_view("CAM_FRONT", frame) == max(seen)
+        seen = [domains.in_view("CAM_FRONT", five.frame(token, sweeps=1)) for token in everywhere]
+        assert domains.in_view("CAM_FRONT", frame) == max(seen)
     with pytest.raises(InputError, match="camera"):
         domains.showcase(CONFIG, "CAM_TOP")
 
