@@ -12,7 +12,7 @@ from fedlib.errors import InputError
 from fedlib.federation.model_state import State
 from fedlib.federation.tasks import ImageData
 from fedlib.methods.continual.importance import sample
-from fedlib.methods.continual.inputs import linear_maps, matrix, recorded, ungrouped
+from fedlib.methods.continual.inputs import linear_maps, matrices, matrix, recorded
 from fedlib.methods.continual.strategy import Context, Strategy, evaluation
 from fedlib.methods.continual.training import Training
 
@@ -68,10 +68,11 @@ def grown(basis: Tensor, r: Tensor, threshold: float) -> Tensor:
 class GPM(Strategy):
     """Gradients lose their part in the span of earlier inputs: G <- G - (G B) B^T.
 
-    From the second task on biases and the affine parameters of norms stay as they are (but for the biases of
-    new rows of the head), and so do the head's earlier rows. Each linear map then keeps its outputs for earlier
-    inputs; the running statistics of BatchNorm, which the authors' networks do without, still follow the new task.
-    Momentum and weight decay would leave the allowed directions, so training uses neither.
+    From the second task on biases, the affine parameters of norms, convolutions in groups and attention stay as
+    they are (but for the biases of new rows of the head), and so do the head's earlier rows. Each linear map then
+    keeps its outputs for earlier inputs; the running statistics of BatchNorm, which the authors' networks do
+    without, still follow the new task. Momentum and weight decay would leave the allowed directions, so training
+    uses neither.
 
     Attributes:
         threshold: eps of the first task.
@@ -118,14 +119,9 @@ class GPM(Strategy):
         return self.old
 
     def start(self, context: Context) -> None:
-        """Begin without bases.
-
-        Raises:
-            InputError: a convolution in groups.
-        """
+        """Begin without bases."""
         super().start(context)
-        self.maps = linear_maps(self.net, context.data.batch(torch.arange(1))[0])
-        ungrouped(self.maps)
+        self.maps = matrices(linear_maps(self.net, context.data.batch(torch.arange(1))[0]))
         self.bases, self.projections = {}, {}
 
     def after_backward(self) -> None:

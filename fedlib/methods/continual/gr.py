@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,19 @@ from fedlib.methods.continual.strategy import Context, Net, Strategy, frozen_cop
 from fedlib.methods.continual.training import endless
 from fedlib.methods.federated.fedavg import batch_norm_layers
 from fedlib.methods.vcl.head import kd_loss
+
+
+class Size(NamedTuple):
+    """Units of the hidden layers, iterations of a task, samples of a batch, and the step size of Adam."""
+
+    hidden: int
+    iterations: int
+    batch_size: int
+    lr: float
+
+
+GREY, COLOURED = Size(400, 2000, 128, 1e-3), Size(2000, 5000, 256, 1e-4)
+"""The defaults of van de Ven et al. 2020, theirs for MNIST and for CIFAR."""
 
 
 def layers(sizes: Sequence[int]) -> nn.Sequential:
@@ -103,11 +116,11 @@ class GR(Strategy):
         replay_targets: ``hard`` the previous solver's most likely class, or ``soft``.
         temperature: of ``soft``.
         recon: ``bernoulli`` or ``mse``.
-        hidden: units of the generator's hidden layers; 400 for grey images of 28 pixels, 2,000 for others.
+        hidden: units of the generator's hidden layers; None is 400 for grey and 2,000 for coloured images.
         latent: length of z.
-        iterations: of a task; 2,000 and 5,000.
-        batch_size: current samples, and as many replayed ones; 128 and 256.
-        lr: of Adam; 1e-3 and 1e-4.
+        iterations: of a task; None is 2,000 and 5,000.
+        batch_size: current samples, and as many replayed ones; None is 128 and 256.
+        lr: of Adam; None is 1e-3 and 1e-4.
     """
 
     label: ClassVar[str] = "GR"
@@ -118,12 +131,13 @@ class GR(Strategy):
     replay_targets: Literal["hard", "soft"] = "hard"
     temperature: float = 2.0
     recon: Literal["bernoulli", "mse"] = "bernoulli"
-    hidden: int = 400
+    hidden: int | None = None
     latent: int = 100
-    iterations: int = 2000
-    batch_size: int = 128
-    lr: float = 1e-3
+    iterations: int | None = None
+    batch_size: int | None = None
+    lr: float | None = None
 
+    size: Size = field(init=False, repr=False)
     generator: VAE = field(init=False, repr=False)
     previous: tuple[Net, VAE] | None = field(init=False, repr=False)
 
@@ -136,18 +150,16 @@ class GR(Strategy):
     @classmethod
     def small(cls) -> Self:
         """Return the budget for small images: 256 units, z of 16, 300 iterations of 32 samples."""
-        return cls(hidden=256, latent=16, iterations=300, batch_size=32)
-
-    @classmethod
-    def coloured(cls) -> Self:
-        """Return the defaults for coloured images."""
-        return cls(hidden=2000, iterations=5000, batch_size=256, lr=1e-4)
+        return cls(hidden=256, latent=16, iterations=300, batch_size=32, lr=1e-3)
 
     def start(self, context: Context) -> None:
         """Begin with a new generator."""
         super().start(context)
+        image = context.data.images[0]
+        own = {name: value for name in Size._fields if (value := getattr(self, name)) is not None}
+        self.size = (GREY if image.shape[-1] == 1 else COLOURED)._replace(**own)
         with seeds.torch_global(context.seed, "generator"):
-            self.generator = VAE(int(context.data.images[0].size), self.hidden, self.latent)
+            self.generator = VAE(int(image.size), self.size.hidden, self.latent)
         self.generator.to(context.net.head.weight.device)
         self.previous = None
 
@@ -177,14 +189,16 @@ class GR(Strategy):
     def learn(self, data: ImageData, validation: ImageData | None) -> list[dict[str, float]]:
         """Train solver and generator for a fixed number of steps."""
         seed, t = self.place
-        solver = torch.optim.Adam(self.net.parameters(), self.lr, fused=True)
-        maker = torch.optim.Adam(self.generator.parameters(), self.lr, fused=True)
-        stream = endless(data, self.batch_size, lambda k: seeds.torch_generator(seed, "batches", "gr", t, k))
+        solver = torch.optim.Adam(self.net.parameters(), self.size.lr, fused=True)
+        maker = torch.optim.Adam(self.generator.parameters(), self.size.lr, fused=True)
+        stream = endless(
+            data, self.size.batch_size, lambda k: seeds.torch_generator(seed, "batches", "gr", t, k)
+        )
         noise = self.context.generator("noise")
         share = 1 / (t + 1)
         sums = torch.zeros(2)
         with seeds.torch_global(seed, "dropout", "gr", t):
-            for _ in range(self.iterations):
+            for _ in range(self.size.iterations):
                 x, y = next(stream)
                 self.net.train()
                 if len(x) == 1:
@@ -194,7 +208,7 @@ class GR(Strategy):
                     loss = self.cross_entropy(self.net(x), y)
                     both, weight = self.pixels(x), x.new_full((len(x),), 1 / len(x))
                 else:
-                    old_x, old = self.replayed(self.batch_size, noise)
+                    old_x, old = self.replayed(self.size.batch_size, noise)
                     logits = self.net(torch.cat([x, old_x]))
                     # (1/t) L(current) + (1 - 1/t) L(replay)
                     loss = share * self.cross_entropy(logits[: len(x)], y)
@@ -218,7 +232,7 @@ class GR(Strategy):
         if not torch.isfinite(sums).all():
             raise FloatingPointError(f"{self.label}: the loss is not finite in task {t}")
         self.net.eval()
-        solved, made_ = (sums / self.iterations).tolist()
+        solved, made_ = (sums / self.size.iterations).tolist()
         return [{"epoch": 0.0, "train_loss": solved, "generator_loss": made_}]
 
     def end_task(self, data: ImageData) -> None:
@@ -239,9 +253,10 @@ def check_generator(options: Strategy) -> None:
     Raises:
         InputError: naming the first.
     """
+    given = {name: value for name, value in options.options().items() if value is not None}
     for name in ("hidden", "latent", "iterations", "batch_size"):
-        if getattr(options, name) < 1:
-            raise InputError(f"{name} is {getattr(options, name)!r}; allowed: at least 1")
-    rate = options.options()["lr"]
+        if given.get(name, 1) < 1:
+            raise InputError(f"{name} is {given[name]!r}; allowed: at least 1")
+    rate = given.get("lr", 1.0)
     if not rate > 0:
         raise InputError(f"lr is {rate!r}; allowed: a number above 0")

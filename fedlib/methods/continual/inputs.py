@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedlib.errors import InputError
 from fedlib.methods.continual.strategy import Net, evaluation
 from fedlib.methods.vcl.head import GrowingHead
 
@@ -23,27 +22,29 @@ def linear_maps(net: Net, x: Tensor) -> dict[str, nn.Module]:
     return {name: maps[name] for name in latest}
 
 
-def ungrouped(maps: dict[str, nn.Module]) -> None:
-    """Refuse convolutions in groups, which are not one matrix.
+def matrices(maps: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    """Return the maps that are one matrix on patches that :func:`matrix` can cut.
 
-    Raises:
-        InputError: naming the first.
+    Convolutions in groups are several matrices; some of timm's (TensorFlow's padding) pad on their own.
     """
-    for name, module in maps.items():
-        if isinstance(module, nn.Conv2d) and module.groups != 1:
-            raise InputError(f"convolution {name} has {module.groups} groups; allowed: 1")
+    return {name: module for name, module in maps.items() if _is_matrix(module)}
+
+
+def _is_matrix(module: nn.Module) -> bool:
+    if not isinstance(module, nn.Conv2d):
+        return True
+    own = type(module).forward is nn.Conv2d.forward and module.padding_mode == "zeros"
+    return own and module.groups == 1 and not isinstance(module.padding, str)
 
 
 def matrix(module: nn.Module, x: Tensor) -> Tensor:
     """Return the inputs of a linear map as rows (B, L, p), one for each place where the map is applied.
 
     Args:
-        module: as :func:`linear_maps` gives it; a weight (out, ...) has p values in each row.
+        module: as :func:`matrices` gives it; a weight (out, ...) has p values in each row.
         x: its input: (B, C, H, W) for a convolution, else (B, ..., p).
     """
     if isinstance(module, nn.Conv2d):
-        if isinstance(module.padding, str):
-            raise InputError(f"padding of a convolution is {module.padding!r}; allowed: numbers of pixels")
         patches = functional.unfold(
             x, module.kernel_size, dilation=module.dilation, padding=module.padding, stride=module.stride
         )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedlib.errors import InputError, choose
 from fedlib.federation.model_state import State
 from fedlib.federation.tasks import ImageData
-from fedlib.methods.continual.inputs import linear_maps, matrix, recorded, ungrouped
+from fedlib.methods.continual.inputs import linear_maps, matrices, matrix, recorded
 from fedlib.methods.continual.strategy import Context, Strategy, evaluation
 from fedlib.methods.continual.training import Training, fit
 from fedlib.methods.vcl.head import GrowingHead
@@ -48,8 +48,9 @@ def updated(p: Tensor, x: Tensor, alpha: float) -> Tensor:
 class OWM(Strategy):
     """From the second task on G <- G P for each linear map, whose inputs have a 1 appended for the bias.
 
-    Parameters without a projector (layers that are not among ``layers`` or have more than 2,048 inputs, norms) are
-    fixed after the first task: what they feed to the projected layers must not change.
+    Parameters without a projector (layers that are not among ``layers`` or have more than 2,048 inputs,
+    convolutions in groups, attention, norms) are fixed after the first task: what they feed to the projected
+    layers must not change.
 
     Attributes:
         update: P changes ``after_task`` from one pass over its samples (paper), or ``online`` after each batch of
@@ -104,14 +105,13 @@ class OWM(Strategy):
             InputError: no layer is small enough for a projector.
         """
         super().start(context)
-        found = linear_maps(self.net, context.data.batch(torch.arange(1))[0])
+        found = matrices(linear_maps(self.net, context.data.batch(torch.arange(1))[0]))
         chosen = list(found.items())[-(self.layers or 0) :]
         self.maps = {name: module for name, module in chosen if width(module) <= LARGEST}
         if not self.maps:
             raise InputError(
                 f"all chosen layers have over {LARGEST} inputs; allowed for OWM: at most that in one"
             )
-        ungrouped(self.maps)
         linear = [name for name, module in found.items() if isinstance(module, nn.Linear)]
         kinds = {name: "first" if name == linear[0] else "later" for name in linear}
         self.decay = {

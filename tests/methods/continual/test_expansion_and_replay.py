@@ -8,12 +8,15 @@ import torch
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 from torch.nn import functional
 
+from fedlib.data.tensors import Normalizer
+from fedlib.federation.tasks import ImageData
 from fedlib.methods.continual.bir import BIR, FeedbackNet, log_normal
 from fedlib.methods.continual.eeil import EEIL
 from fedlib.methods.continual.eft import EFT, Adapter, Paths
 from fedlib.methods.continual.gr import GR, kl_to_standard, replay_loss
 from fedlib.methods.continual.icarl import ICaRL, means_of_exemplars
 from fedlib.methods.continual.registry import method
+from fedlib.methods.continual.strategy import Net
 from fedlib.methods.mpt.baselines.icarl import herding
 
 
@@ -199,6 +202,20 @@ def test_replay_begins_with_the_second_task_and_names_old_classes_only(targets, 
     go(strategy)
     assert calls == [(1, (8, 1, 8, 8), 2)] * 6  # two old rows: no other class can be a target
     assert before[0] == {}
+
+
+@pytest.mark.parametrize(("channels", "wanted"), [(1, (400, 2000, 128, 1e-3)), (3, (2000, 5000, 256, 1e-4))])
+def test_coloured_images_have_the_larger_defaults(channels: int, wanted: tuple, make, train) -> None:
+    images = np.repeat(train.images, channels, axis=3)
+    half = Normalizer((0.5,) * channels, (0.5,) * channels)
+    data = ImageData(images, train.labels, half)
+    strategy = method("gr", hidden=6)
+    strategy.start(make.context(Net(make.encoder()), data))
+    assert tuple(strategy.size) == (6, *wanted[1:])
+    assert strategy.generator.encoder[0].in_features == 64 * channels
+    small = method("gr", "small")
+    small.start(make.context(Net(make.encoder()), data))
+    assert tuple(small.size) == (256, 300, 32, 1e-3)
 
 
 def test_the_previous_scholar_does_not_change(make, train) -> None:

@@ -1,14 +1,19 @@
 """GPM and OWM: steps that leave the outputs for earlier inputs alone."""
 
+import copy
+import dataclasses
+
 import pytest
 import torch
+from torch import nn
 
-from fedlib.errors import InputError
+from fedlib import models
 from fedlib.methods.continual.gpm import GPM, grown, leading
+from fedlib.methods.continual.harness import Suite, run
+from fedlib.methods.continual.inputs import matrices
 from fedlib.methods.continual.owm import OWM, updated
 from fedlib.methods.continual.registry import method
 from fedlib.methods.continual.strategy import Net, Strategy
-from fedlib.models import Classifier
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -171,11 +176,33 @@ def test_owm_keeps_the_outputs_for_earlier_inputs(make, train) -> None:
     torch.testing.assert_close(head(z[:, :-1]), before, atol=1e-4, rtol=0)
 
 
-def test_convolutions_in_groups_are_refused(make, train) -> None:
-    grouped = Classifier(
-        torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.Conv2d(4, 4, 3, groups=2)), 4, 2
+@pytest.mark.parametrize("kind", [GPM, OWM])
+def test_convolutions_in_groups_and_attention_are_fixed_after_the_first_task(kind, make, train, test) -> None:
+    encoder = models.embedder("mobilenetv2_attention", dim=8, in_channels=1, image_size=8, seed=0)
+    rest = {
+        f"encoder.{name}": module
+        for name, module in encoder.named_modules()
+        if (isinstance(module, nn.Conv2d) and module.groups > 1) or isinstance(module, nn.MultiheadAttention)
+    }
+    assert len(rest) == 17 + 1
+    strategy = kind()
+    strategy.start(make.context(Net(copy.deepcopy(encoder)), train))
+    assert not set(rest) & set(strategy.maps)
+    training = dataclasses.replace(make.training, epochs=1, lr=0.01)
+    suite = Suite(training=training, ce_scope="seen")
+    one, both = (
+        run(kind(), encoder, train, test, tasks, suite, 0).net for tasks in (make.tasks[:1], make.tasks)
     )
-    grouped.backbone.append(torch.nn.AdaptiveAvgPool2d(1)).append(torch.nn.Flatten())
-    for strategy in (GPM(), OWM()):
-        with pytest.raises(InputError, match="2 groups; allowed: 1"):
-            strategy.start(make.context(Net(grouped), train))
+    moved = {
+        n for n, p in one.named_parameters() if not torch.equal(p, dict(both.named_parameters())[n][: len(p)])
+    }
+    assert not any(name.startswith(f"{layer}.") for name in moved for layer in rest)
+    assert "encoder.backbone.features.0.0.weight" in moved
+
+
+def test_a_convolution_that_pads_on_its_own_is_no_matrix() -> None:
+    net = models.embedder("efficientnet_lite0", dim=8, in_channels=3, image_size=224, seed=0)
+    found = matrices({name: m for name, m in net.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)})
+    assert "backbone.conv_stem" not in found
+    assert "backbone.blocks.1.0.conv_pw" in found
+    assert "neck" in found
