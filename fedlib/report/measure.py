@@ -77,11 +77,13 @@ class Outcome:
         groups: the comparison in every group, ordered by the groups' values.
         ours: our side over all groups.
         left_out: what was not judged because too few seeds have it, in words; empty where all was.
+        not_compared: what the rule compares with and the results lack, in words; empty where they have all.
     """
 
     groups: list[Group]
     ours: Estimate
     left_out: str
+    not_compared: str
 
 
 def compare(rule: Rule, table: pd.DataFrame) -> Outcome:
@@ -102,13 +104,17 @@ def compare(rule: Rule, table: pd.DataFrame) -> Outcome:
         merged["effect"] /= merged["theirs"].abs().replace(0.0, np.nan)
     if not np.isfinite(merged[["ours", "theirs", "effect"]].to_numpy()).all():
         raise Unmeasurable(f"'{rule.says}': some results are not finite numbers")
-    notes = list(table["left_out"].iloc[:1]) if "left_out" in table else []
+    notes, absent = (
+        list(table[name].iloc[:1]) if name in table else [] for name in ("left_out", "not_compared")
+    )
     merged, rare = _groups_with_seeds(rule, merged, named)
     groups = [((), merged)] if not named else list(merged.groupby(named, sort=True))
     measured = [_group(rule, key, part) for key, part in groups]
     ours_by_seed = merged.groupby("seed")["ours"].agg(["mean", "size"])
     whole = ours_by_seed["size"] == ours_by_seed["size"].max()  # seeds that have every group
-    return Outcome(measured, estimate(ours_by_seed["mean"][whole]), "; ".join([*notes, *rare]))
+    return Outcome(
+        measured, estimate(ours_by_seed["mean"][whole]), "; ".join([*notes, *rare]), "".join(absent)
+    )
 
 
 def _groups_with_seeds(rule: Rule, table: pd.DataFrame, named: list[str]) -> tuple[pd.DataFrame, list[str]]:

@@ -50,9 +50,9 @@ def check_frame(frame: pd.DataFrame) -> None:
 def sides(rule: Rule, frame: pd.DataFrame) -> pd.DataFrame:
     """Return both sides of a rule for every seed and group: all that its outcome depends on.
 
-    Columns: ``seed``, the rule's ``over`` and ``against_each``, ``ours``, ``theirs``, and ``left_out`` where
-    members of an average were left out because fewer than three seeds have them, or where the results lack some of
-    what the rule compares with each: in words, the same in all rows.
+    Columns: ``seed``, the rule's ``over`` and ``against_each``, ``ours``, ``theirs``, and, each in words that are
+    the same in all rows: ``left_out`` where members of an average were left out because fewer than three seeds
+    have them, ``not_compared`` where the results lack some of what the rule compares with each.
 
     Args:
         rule: what to compare.
@@ -65,14 +65,16 @@ def sides(rule: Rule, frame: pd.DataFrame) -> pd.DataFrame:
     frame = frame.reset_index(drop=True)  # frames put together from several runs repeat their row labels
     frame, left_out = _often_enough(rule, frame)
     ours = _side(rule, frame, rule.ours, rule.over)
+    not_compared = ""
     if rule.against is None:
         table = ours.table.rename(columns={"value": "ours"}).assign(theirs=rule.reference)
     else:
         theirs = _side(rule, frame, rule.against, (*rule.over, *rule.against_each))
         _same_conditions(rule, ours, theirs)
         table = _pair(rule, ours.table, theirs.table)
-        left_out = "; ".join(filter(None, (left_out, _not_compared(rule, theirs))))
-    return table.assign(left_out=left_out) if left_out else table
+        not_compared = _not_compared(rule, theirs)
+    notes = {"left_out": left_out, "not_compared": not_compared}
+    return table.assign(**{name: words for name, words in notes.items() if words})
 
 
 def needed_seeds(rule: Rule) -> int:

@@ -1,8 +1,9 @@
 """Verdicts: what our runs say about an entry of the register. Computed here, typed nowhere.
 
 A rule's direction holds where the mean paired difference over seeds points that way and its two-sided 95 %
-t-interval excludes the rule's margin. A printed value is reproduced only on the paper's own data, with profile
-``paper`` unchanged, within the rule's tolerance. Everything that leaves this module is plain Python.
+t-interval excludes the rule's margin. A claim about several others is not settled by a part of them,
+unless one of these refutes it. A printed value is reproduced only on the paper's own data, with profile ``paper``
+unchanged, within the rule's tolerance. Everything that leaves this module is plain Python.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class Part(Frozen):
         gap: our number minus the paper's; None where the paper gives none.
         within: whether the gap is within the tolerance; None where the paper gives no number.
         groups: the comparison in every group.
+        not_compared: what the rule compares with and the results lack, in words; empty where they have all.
         table: both sides by seed and group (see ``sides.sides``) as CSV: what the outcome was computed from.
     """
 
@@ -83,6 +85,7 @@ class Part(Frozen):
     gap: float | None
     within: bool | None
     groups: tuple[Group, ...]
+    not_compared: str = ""
     table: str = ""
 
     @property
@@ -232,6 +235,8 @@ def _decide(entry: Entry, parts: Sequence[Part], provenance: Provenance) -> tupl
         return NOT_ATTEMPTED, "profile smoke only shows that the page runs"
     if failed:
         return NOT_REPRODUCED, " ".join(part.sentence for part in failed)
+    if partly := [part for part in directed if part.not_compared]:
+        return NOT_ATTEMPTED, "Only in part: " + " ".join(part.sentence for part in partly)
     if full:
         if missed:
             return NOT_REPRODUCED, " ".join(part.sentence for part in missed)
@@ -304,6 +309,7 @@ def _part(rule: Rule, table: pd.DataFrame) -> Part:
         gap=gap,
         within=within,
         groups=tuple(groups),
+        not_compared=outcome.not_compared,
         table=table.to_csv(index=False, lineterminator="\n"),
     )
 
@@ -352,6 +358,8 @@ def _sentence(
         )
     if outcome.left_out:
         words.append(f"Left out, with too few seeds: {outcome.left_out}.")
+    if outcome.not_compared:
+        words.append(f"Not compared, since the results lack it: {outcome.not_compared}.")
     return " ".join(words)
 
 

@@ -480,11 +480,15 @@ def test_what_a_rule_compares_with_each_and_the_results_lack_is_named() -> None:
     rule = entry(BETTER | {"against": {"method": ["ncm", "ccvr", "sdc"]}, "against_each": ["method"]})
     results = frame(mpt=[0.9, 0.91, 0.92], ncm=[0.5, 0.5, 0.51])
     result = verdict.judge(rule, results, DIGITS)
-    assert "Left out, with too few seeds: method ccvr, sdc." in result.sentence
+    assert result.word == NOT_ATTEMPTED  # better than one of three is not better than all
+    assert "Not compared, since the results lack it: method ccvr, sdc." in result.sentence
     again = verdict.judge_sides(rule, [pd.read_csv(io.StringIO(part.table)) for part in result.parts], DIGITS)
-    assert again.sentence == result.sentence
-    whole = pd.concat([results, frame(ccvr=[0.5] * 3, sdc=[0.6] * 3)])
-    assert "Left out" not in verdict.judge(rule, whole, DIGITS).sentence
+    assert (again.word, again.sentence) == (result.word, result.sentence)
+    whole = verdict.judge(rule, pd.concat([results, frame(ccvr=[0.5] * 3, sdc=[0.6] * 3)]), DIGITS)
+    assert whole.word == TREND
+    assert "Not compared" not in whole.sentence
+    worse = verdict.judge(rule, pd.concat([results, frame(ccvr=[0.95] * 3)]), DIGITS)
+    assert worse.word == NOT_REPRODUCED  # one that is better is enough
 
 
 def test_seeds_that_only_one_side_has_are_no_reason_to_leave_a_group_out() -> None:
