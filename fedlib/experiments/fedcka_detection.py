@@ -21,6 +21,7 @@ from fedlib.data.detection_metrics import weighted_mean
 from fedlib.data.nuscenes import DOMAINS, DrivingSet
 from fedlib.data.nuscenes.domains import WARM
 from fedlib.errors import choose
+from fedlib.experiments.fedcka_options import schedule_options
 from fedlib.experiments.pool import run_all
 from fedlib.experiments.settings import FedCKASettings
 from fedlib.experiments.study import Study
@@ -129,16 +130,7 @@ class Scenes:
             InputError: an option out of range.
         """
         kind, options = METHODS[name]
-        config = self.settings
-        own: dict[str, Any] = {"total_rounds": config.rounds, "warmup_rounds": config.warmup_rounds} | options
-        if kind is FedCKA:
-            own |= {"tau": config.tau, "rho": config.rho, "ramp_rounds": config.ramp_rounds}
-            own |= {"inputs": config.inputs}
-        if kind in (
-            FedSelect,
-            FedMC,
-        ):  # their final share is FedCKA's rho, their increment its share of a round
-            own |= {"final": config.rho, "select": config.rho / config.ramp_rounds}
+        own = {"warmup_rounds": self.settings.warmup_rounds} | schedule_options(self.settings, kind) | options
         return self._local(kind, own | dict(changes))
 
     def _local(self, kind: type[FedAvg], options: Mapping[str, Any]) -> FedAvg:

@@ -19,6 +19,7 @@ from scipy.ndimage import uniform_filter
 from fedlib import models, seeds
 from fedlib.data import Normalizer
 from fedlib.errors import choose
+from fedlib.experiments.fedcka_options import schedule_options
 from fedlib.experiments.federated import Bench
 from fedlib.experiments.pool import run_all
 from fedlib.experiments.settings import FedCKASettings
@@ -84,8 +85,6 @@ METHODS: dict[str, tuple[type[FedAvg], dict[str, Any]]] = {
     "FedCKA percentage": (FedCKA, {"mode": "percentage"}),
 }
 """Rows of the comparison: the method's class and what it changes."""
-
-_SHARE = ("FedSelect", "FedMC")  # their final share is FedCKA's rho, their increment its share of a round
 
 
 @dataclass(frozen=True)
@@ -186,13 +185,7 @@ def method_of(settings: FedCKASettings, bench: Bench, name: str, changes: Mappin
         InputError: an option out of range.
     """
     kind, options = METHODS[name]
-    own = {"total_rounds": settings.rounds, "lr_floor": settings.lr_floor} | options
-    if kind is FedCKA:
-        own |= {"tau": settings.tau, "rho": settings.rho, "ramp_rounds": settings.ramp_rounds}
-        own |= {"inputs": settings.inputs, "warmup_rounds": settings.warmup_rounds}
-    if name in _SHARE:
-        step = settings.rho / settings.ramp_rounds
-        own |= {"final": settings.rho, "select": step, "warmup_rounds": settings.warmup_rounds}
+    own = schedule_options(settings, kind) | options
     known = set(kind.__dataclass_fields__)
     return bench.method(kind, **own | {key: value for key, value in changes.items() if key in known})
 
