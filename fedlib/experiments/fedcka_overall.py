@@ -105,7 +105,7 @@ def common_classes(study: Study) -> pd.DataFrame:
     return rows[known].groupby(keys, as_index=False)["value"].mean().assign(metric="map_common")
 
 
-def annotations(truth: Truth) -> dict[str, Detections]:
+def perfect_predictions(truth: Truth) -> dict[str, Detections]:
     """Return predictions that are the annotated boxes themselves, all with the same score.
 
     Boxes without a point stay out, as they do in the evaluation; an unknown velocity becomes 0.
@@ -141,7 +141,8 @@ def references(settings: FedCKASettings) -> Study:
             frames = scenes.frames(domain, "val")
             found = evaluated(task, model, frames)
             rows += [(START, domain, metric, value) for metric, value in found.items()]
-            perfect, truth = annotations(frames.truth), frames.truth
+            truth = frames.truth
+            perfect = perfect_predictions(truth)
             rows.append((PERFECT, domain, "map_of_ground_truth", evaluate(truth, perfect).mean_ap))
             rows.append((PERFECT, domain, "map_of_ten_classes", devkit_metrics(truth, perfect).mean_ap))
             rows.append((PERFECT, domain, "classes", float(len(truth.counts))))

@@ -20,6 +20,7 @@ METHODS = {
     "centralized": "centralized",
     "fedavg": "FedAvg",
     "fedprox": "FedProx (ours, extra)",
+    "scaffold": "SCAFFOLD (ours, extra)",
     "feddyn": "FedDyn",
     "pcgrad": "PCGrad",
     "fedrep": "FedRep",

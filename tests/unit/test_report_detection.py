@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
+from fedlib.experiments import fedcka_detection
 from fedlib.report import detection
 
 
@@ -25,6 +26,10 @@ def test_the_authors_table_has_all_methods_of_the_paper_and_its_average() -> Non
     assert set(table.index) < set(detection.METHODS)
     assert len(table) == 10
     assert table.loc["fedcka", "average"] == 0.63
+
+
+def test_every_row_of_the_comparison_has_a_name() -> None:
+    assert set(fedcka_detection.METHODS) <= set(detection.METHODS)
 
 
 def test_differences_are_paired_and_say_whether_three_seeds_decide() -> None:
