@@ -134,7 +134,7 @@ def side_by_side(
     for given in (*predicted.values(), *([] if cameras is None else [cameras])):
         if set(given) != set(frames):
             raise InputError(f"headings are {sorted(given)}; allowed: {sorted(frames)}, as the frames")
-    shape = 0.6 if cameras is not None else 1.0  # height over width of a panel
+    shape = 0.52 if cameras is not None else 0.88  # height over width of a panel
     width = WIDTH / len(predicted)
     with style(**{"axes.grid": False}):
         figure, axes = plt.subplots(

@@ -10,18 +10,25 @@ import pytest
 import torch
 
 from fedlib.data.detection_metrics import evaluate, evaluate_with_devkit
-from fedlib.data.nuscenes import DOMAINS, DrivingSet
+from fedlib.data.nuscenes import CAMERAS, DOMAINS, DrivingSet
 from fedlib.data.roadworld import drives
 from fedlib.data.roadworld.drives.recording import Recipe
 from fedlib.errors import InputError
 from fedlib.experiments import fedcka_detection as detection
+from fedlib.experiments import fedcka_footprint as footprint
 from fedlib.experiments import fedcka_overall as overall
+from fedlib.experiments import fedcka_pictures as pictures
 from fedlib.experiments import fedcka_readouts as readouts
 from fedlib.experiments import fedcka_seconds as seconds
 from fedlib.experiments import settings
-from fedlib.federation.model_state import FlatModel
+from fedlib.experiments.fedcka_domains import in_view
+from fedlib.federation.messages import serialized_bytes
+from fedlib.federation.model_state import FlatModel, model_state
+from fedlib.methods.fedcka.layers import partition
 from fedlib.models import detector
 from fedlib.models.detector import build
+from fedlib.report.register import TREND, lookup
+from fedlib.report.verdict import DataUse, Provenance, judge
 
 RECIPE = Recipe(frames=2, sweeps=1, image_size=(36, 64), beams=16, azimuths=120, reach=16.0, seed=0)
 COUNTS = {"train": {"A": 2, "B": 1, "C": 2, "D": 1, "E": 1}}
@@ -78,6 +85,60 @@ def test_every_method_is_scored_on_every_domain_and_averages_weigh_validation_sc
         > 0.005
         > one(study, "mask_share", method="fedcka", masking="threshold")
     )
+
+
+def test_uploads_lie_just_above_four_bytes_for_each_shared_parameter() -> None:
+    methods = ["own_domain", detection.CENTRAL, "fedavg", "fedbn", "fedrep", "fedselect", "fedcka"]
+    study = detection.compare(CONFIG, methods)
+    model = build(SMALL, 0)
+    size, layers = sum(p.numel() for p in model.parameters()), len(partition(model))
+    rows = footprint.uploads(study, model)
+    found = rows.set_index(["method", "metric"])["value"]
+    assert set(rows["method"]) == {*methods} - {detection.CENTRAL}
+    beside = serialized_bytes(model_state(model)) - 4 * size  # names, shapes, running statistics
+    assert 0 < found["fedavg", "upload_bytes"] - found["fedavg", "modelled_bytes"] - beside < 500
+    for method in set(rows["method"]) - {"own_domain"}:
+        extra = found[method, "upload_bytes"] - found[method, "modelled_bytes"]
+        assert 0 < extra < 2 * beside, "an element mask has names and shapes too"
+        run = 5 * CONFIG.rounds * found[method, "upload_bytes"]
+        assert run == pytest.approx(one(study, "uplink_bytes", method=method))
+    heads = sum(p.numel() for name, p in model.named_parameters() if name.startswith("heads."))
+    assert found["fedrep", "shared_share"] == pytest.approx(1 - heads / size)
+    assert (found["own_domain", "shared_share"], found["fedavg", "shared_share"]) == (0, 1)
+    # the first of the two rounds is a warm-up, in the second all of the final share is taken
+    assert found["fedselect", "shared_share"] == pytest.approx(1 - CONFIG.rho / 2, abs=1e-4)
+    kept = study.select(metric="personal_share", method="fedcka")["value"]
+    assert found["fedcka", "shared_share"] == pytest.approx(1 - kept.sum() / (5 * CONFIG.rounds))
+    assert found["fedselect", "modelled_mask_bytes"] == -(-size // 8)
+    assert found["fedselect", "mask_bytes"] > size / 8 / 2, "in one of two rounds"
+    assert found["fedcka", "modelled_mask_bytes"] == -(-layers // 8)
+
+
+def test_each_domain_is_shown_by_its_fullest_frame_and_each_client_s_own_model() -> None:
+    scenes = detection.Scenes.of(CONFIG)
+    frames = pictures.fullest_frames(scenes)
+    assert list(frames) == list(DOMAINS)
+    for domain, frame in frames.items():
+        counts = {
+            token: int(pictures.seen(scenes.driving.labels(token), SMALL.reach).sum())
+            for token in scenes.driving.samples(domain, "val")
+        }
+        assert frame.token == max(counts, key=counts.__getitem__)
+        view = {name: in_view(name, frame) for name in CAMERAS}
+        assert view[pictures.fullest_camera(frame)] == max(view.values())
+    study = detection.compare(CONFIG, ["fedavg", "fedrep"])
+    found = pictures.predictions(study, scenes, frames, ["fedavg", "fedrep"])
+    models = detection.client_models(scenes.method("fedrep", {}), detection.trajectory_of(study.runs[1]))
+    model = build(SMALL, 0).eval()
+    model.load_state_dict(models["E"])
+    data = scenes.frames("E", "val")
+    place = data.tokens.index(frames["E"].token)
+    with torch.inference_mode():
+        (expected,) = scenes.task().predict(model, data.batch(torch.tensor([place])))
+    np.testing.assert_allclose(found["fedrep"]["E"].boxes, expected.boxes, atol=1e-5)
+    assert not np.array_equal(found["fedavg"]["E"].scores, found["fedrep"]["E"].scores)
+    with pytest.raises(InputError, match="'fedcka' has seed 0"):
+        pictures.predictions(study, scenes, frames, ["fedcka"])
 
 
 def test_a_level_of_zero_is_fedavg_bit_for_bit_and_one_keeps_all() -> None:
@@ -190,6 +251,8 @@ def test_the_annotations_score_one_and_the_start_is_the_model_that_all_begin_wit
     assert perfect[perfect["metric"] == "map_of_ground_truth"]["value"].tolist() == pytest.approx([1.0] * 5)
     of_ten = perfect.pivot(index="domain", columns="metric", values="value")
     np.testing.assert_allclose(of_ten["map_of_ten_classes"], of_ten["classes"] / 10)
+    origin = Provenance(data=(DataUse(name="roadworld-drives", kind="surrogate"),), profile="quick")
+    assert judge(lookup("CKA-6"), study.metrics, origin).word == TREND
     scenes = detection.Scenes.of(CONFIG)
     start = scenes.start()
     assert start is not None
