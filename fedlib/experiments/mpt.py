@@ -5,7 +5,8 @@ backbones;
 ``over_tasks``, ``over_backbones``, ``over_regimes`` and ``reserve_or_train`` repeat it under other conditions,
 ``several_departures`` lets several vehicles leave.
 ``headline``, ``averaged``, ``better_variant``, ``by_readout``, ``error_and_f1``, ``gain_and_ratio``,
-``demands``, ``constant_answers`` and ``linear_on_pixels`` make the tables that figures and verdicts take.
+``demands``, ``constant_answers``, ``linear_on_pixels`` and ``in_one_place`` make the tables that figures and
+verdicts take.
 ``timing``, ``server_scaling`` and ``drift_bench`` need no trajectory of their own.
 """
 
@@ -17,6 +18,7 @@ from fedlib.experiments.mpt_pages import (
     drift_bench,
     error_and_f1,
     gain_and_ratio,
+    in_one_place,
     linear_on_pixels,
     over_backbones,
     over_regimes,
@@ -43,6 +45,7 @@ __all__ = [
     "error_and_f1",
     "gain_and_ratio",
     "headline",
+    "in_one_place",
     "linear_on_pixels",
     "over_backbones",
     "over_regimes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ import torch
 from scipy.stats import spearmanr
 
 from fedlib import seeds
+from fedlib.data import Partition
 from fedlib.experiments.mpt_scenario import Departure, bench_of
 from fedlib.experiments.mpt_tracking import (
     HEADLINE,
@@ -20,12 +22,14 @@ from fedlib.experiments.mpt_tracking import (
     headline,
     tracker_options,
 )
+from fedlib.experiments.pool import run_all
 from fedlib.experiments.settings import MPTSettings
 from fedlib.experiments.study import Study
 from fedlib.features.ncm import regularise
 from fedlib.methods.mpt import capabilities
 from fedlib.methods.mpt.trackers import entry
 from fedlib.methods.mpt.transport import KINDS, prepare, transport
+from fedlib.runs import Run
 
 COMPARED = (
     "fedavg", "ccvr", "icarl", "icarl_distil", "sdc", "sdc_federated", "ldc", "ldc_ridge", "frozen", "ncm",
@@ -84,6 +88,34 @@ def linear_on_pixels(settings: MPTSettings) -> pd.Series:
         classifier = LogisticRegression(C=0.1, max_iter=300).fit(pixels - centre, train.labels[some])
         found[task] = float(classifier.score(unseen - centre, test.labels))
     return pd.Series(found, name="accuracy").rename_axis("task")
+
+
+def in_one_place(settings: MPTSettings) -> pd.Series:
+    """Return the test accuracy of each task's network where all pictures are in one place and nobody leaves.
+
+    The same training as that of the vehicles, of one client that holds everything: the mean of the last three
+    rounds, one seed.
+
+    Args:
+        settings: with the tasks in ``settings.tasks``.
+
+    Returns:
+        Accuracy by task.
+    """
+    runs = run_all(partial(_in_one_place, settings), list(settings.tasks), settings.device)
+    found = {}
+    for task, run in zip(settings.tasks, runs, strict=True):
+        rows = run.metrics
+        rows = rows[rows["metric"] == "accuracy"]
+        found[task] = float(rows[rows["round"] > rows["round"].max() - 3]["value"].mean())
+    return pd.Series(found, name="accuracy").rename_axis("task")
+
+
+def _in_one_place(settings: MPTSettings, task: str, workers: int | None) -> Run:
+    own = settings.for_task(task)
+    bench = bench_of(own)
+    everything = Partition((np.arange(len(bench.labels)),), len(bench.labels), np.empty(0, dtype=np.int64))
+    return bench.train(bench.method(), everything, seed=0, workers=workers)
 
 
 def over_backbones(

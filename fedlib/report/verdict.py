@@ -67,8 +67,9 @@ class Part(Frozen):
         holds: whether its direction holds; None where it only compares a value.
         sentence: the outcome in words.
         ours: our side, averaged over groups within each seed.
-        theirs: the other side in the weakest group; None where there is none.
-        effect: the difference in the weakest group.
+        theirs: the other side in the weakest group (of those that fail, where the direction does not hold);
+            None where there is none.
+        effect: the difference in that group.
         gap: our number minus the paper's; None where the paper gives none.
         within: whether the gap is within the tolerance; None where the paper gives no number.
         groups: the comparison in every group.
@@ -293,9 +294,12 @@ def _how_judged(entry: Entry) -> str:
 def _part(rule: Rule, table: pd.DataFrame) -> Part:
     outcome = compare(rule, table)
     groups = outcome.groups
-    weakest = min(groups, key=lambda group: _strength(rule, group))
+    least = min(groups, key=lambda group: _strength(rule, group))
     holds = None if rule.direction is None else _share_holding(rule, groups) >= rule.share - 1e-9
-    compared = weakest.effect.mean if rule.against is not None else weakest.ours.mean
+    compared = least.effect.mean if rule.against is not None else least.ours.mean
+    # A larger difference with a larger spread can be the one that fails.
+    failing = [group for group in groups if holds is False and not group.holds]
+    weakest = min(failing, key=lambda group: _strength(rule, group), default=least)
     gap = None if rule.value is None else compared - rule.value
     # Binary fractions make a gap of exactly the tolerance look larger than it is.
     within = None if gap is None or rule.tolerance is None else abs(gap) <= rule.tolerance + 1e-9

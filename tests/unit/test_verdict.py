@@ -491,6 +491,17 @@ def test_what_a_rule_compares_with_each_and_the_results_lack_is_named() -> None:
     assert worse.word == NOT_REPRODUCED  # one that is better is enough
 
 
+def test_the_reason_names_a_group_that_fails_and_not_one_with_a_smaller_difference_that_holds() -> None:
+    rule = entry(BETTER | {"over": ["task"]})
+    steady = frame(mpt=[0.60, 0.61, 0.62], ncm=[0.5, 0.51, 0.52]).assign(task="steady")
+    unsteady = frame(mpt=[0.9, 0.5, 0.7], ncm=[0.2, 0.5, 0.4]).assign(task="unsteady")
+    result = verdict.judge(rule, pd.concat([steady, unsteady]), DIGITS)
+    assert result.word == NOT_REPRODUCED
+    assert "no in 1 of 2 groups" in result.sentence
+    assert "least in task unsteady" in result.sentence
+    assert "undecided with 3 seeds" in result.sentence
+
+
 def test_seeds_that_only_one_side_has_are_no_reason_to_leave_a_group_out() -> None:
     results = over_tasks({"a": 3, "b": 3})
     lone = (results.task == "b") & (results.method == "ncm") & (results.seed > 0)

@@ -315,6 +315,13 @@ def test_a_linear_classifier_on_pixels_reads_digits_and_ignores_nothing_but_the_
     assert mpt.linear_on_pixels(config(pixel_noise=2.0)).max() < found.min()
 
 
+def test_a_network_with_all_pictures_in_one_place_is_trained_as_the_vehicles_are():
+    found = mpt.in_one_place(config(rounds=4, departure_round=1, local_epochs=2))
+    assert list(found.index) == ["objects", "coarse", "fine"]
+    assert found.between(0.6, 1).all()  # ten digits
+    assert mpt.in_one_place(config(rounds=4, departure_round=1, lr=1e-6)).max() < 0.4
+
+
 def test_frames_of_single_pages_can_be_judged():
     _, frame = mpt.reserve_or_train(config(rounds=9))
     assert frame["holdout"].dtype == bool
