@@ -17,8 +17,8 @@ from fedlib.methods.fedcka.layers import partition
 
 PARTS = ("head", "normalization", "attention", "neck", "backbone", "other")
 BRANCHES = {
-    "lidar": "LiDAR branch",
-    "img": "image branch",
+    "lidar": "LiDAR",
+    "img": "image",
     "embed": "embeddings",
     "decoder": "decoder",
     "heads": "heads",

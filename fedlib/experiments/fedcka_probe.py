@@ -61,11 +61,11 @@ def blind_spots(settings: FedCKASettings) -> pd.DataFrame:
     """Return how each layer of the detector scores features that have nothing to do with one another.
 
     Rows are the layers in network order. Columns: part, branch, parameters; ``rows`` n and ``channels`` p of one
-    input; ``formula`` 1 / (1 + n / p), the expected biased CKA of independent Gaussian features; ``shuffled``, the
-    score of the layer's own activations against themselves with their rows in random order, which keeps all but
-    the correspondence; ``untrained``, the score against another, untrained network on the same input;
-    ``constant``, the share of inputs for which the layer says the same at every place. Means over the inputs,
-    training frames of domain A; the network is the common start.
+    input; ``formula`` 1 / (1 + n / p), the expected biased CKA of independent Gaussian features; ``directions``
+    d, see ``effective_directions``; ``shuffled`` d / (n - 1), the expected score of the layer's features and the
+    same ones with their rows in random order; ``untrained``, the score against another, untrained network on the
+    same input; ``constant``, the share of inputs for which the layer says the same in every row, which scores 1.
+    Means over the inputs, training frames of domain A; the network is the common start.
 
     Args:
         settings: of the paper's experiments.
@@ -86,13 +86,19 @@ def blind_spots(settings: FedCKASettings) -> pd.DataFrame:
                 task.predict(model, batch)
             with recording(other, names, "positions") as two:
                 task.predict(other, batch)
-            draw = seeds.torch_generator(0, "blind-spots", int(index))
             found += [
-                {"layer": name, **_blindness(torch.cat(one[name]), torch.cat(two[name]), draw)}
+                {"layer": name, **_blindness(torch.cat(one[name]), torch.cat(two[name]), int(index))}
                 for name in layers.index
                 if name in one and name in two
             ]
     return layers.join(pd.DataFrame(found).groupby("layer").mean())
+
+
+def effective_directions(x: torch.Tensor) -> float:
+    """Return (tr C)^2 / |C|^2 of the covariance C of ``x`` (n, p): 1 where all varies in one direction, at most p."""
+    centred = x.double() - x.double().mean(0)
+    covariance = centred.T @ centred
+    return float(covariance.trace() ** 2 / covariance.square().sum())
 
 
 def step_sizes(settings: FedCKASettings) -> pd.DataFrame:
@@ -104,18 +110,23 @@ def step_sizes(settings: FedCKASettings) -> pd.DataFrame:
     return pd.DataFrame({"round": rounds, "value": [method.lr_at(local) for local in middle]})
 
 
-def _blindness(x: torch.Tensor, y: torch.Tensor, draw: torch.Generator) -> dict[str, float]:
+def _blindness(x: torch.Tensor, y: torch.Tensor, stream: int) -> dict[str, float]:
     n, p = x.shape
     if n > LARGEST_GRAM:
+        draw = seeds.torch_generator(0, "blind-spots-rows", stream)
         kept = torch.randperm(n, generator=draw)[:LARGEST_GRAM]
         x, y = x[kept], y[kept]
+    constant = is_constant(x)
+    directions = float("nan") if constant else effective_directions(x)
     return {
         "rows": n,
         "channels": p,
         "formula": 1 / (1 + len(x) / p),
-        "shuffled": linear_cka(x, x[torch.randperm(len(x), generator=draw)]),
+        "directions": directions,
+        # over all orders of the rows P: E <K~, P K~ P'> = (tr K~)^2 / (n - 1), and CKA divides it by |K~|^2
+        "shuffled": 1.0 if constant else directions / (len(x) - 1),
         "untrained": linear_cka(x, y),
-        "constant": float(is_constant(x)),
+        "constant": float(constant),
     }
 
 

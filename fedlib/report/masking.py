@@ -154,36 +154,43 @@ def moved(rows: pd.DataFrame, *, title: str) -> Figure:
     return figure
 
 
-def blind_spots(table: pd.DataFrame, *, title: str, parts: Sequence[str]) -> Figure:
-    """Draw what a layer scores when nothing is alike against what the formula 1 / (1 + n / p) says.
+def score_ranges(table: pd.DataFrame, series: dict[str, str], *, title: str) -> Figure:
+    """Draw several scores of each layer beside one another, in network order from left to right.
 
     Args:
-        table: by layer the columns ``part``, ``formula`` and ``shuffled``.
+        table: by layer in network order the column ``branch`` and those of ``series``.
+        series: label by column.
         title: what the figure says.
-        parts: names of the parts, in the order of the legend.
     """
-    with style():
-        figure, axis = plt.subplots(figsize=(WIDTH, 3.8), layout="constrained")
-        axis.plot([0, 1], [0, 1], color="#888888", linewidth=1, linestyle=":")
-        colours = sns.color_palette(PALETTE, len(parts))
-        for part, colour, marker in zip(parts, colours, _MARKERS, strict=False):
-            found = table[table["part"] == part]
-            axis.plot(
-                found["formula"], found["shuffled"], marker, color=colour, label=part, markeredgecolor="white",
-                linestyle="none",
-            )  # fmt: skip
-        axis.set(xlim=(0, 1), ylim=(0, 1), xlabel="1 / (1 + n / p)", ylabel="score with shuffled rows")
-        figure.legend(loc="outside lower center", ncols=6, frameon=False)
+    branches = table["branch"].to_list()
+    edges = _edges(branches)
+    with style(**{"axes.grid": False}):
+        figure, axis = plt.subplots(figsize=(WIDTH, 3.6), layout="constrained")
+        for (column, label), colour, marker in zip(
+            series.items(), sns.color_palette(PALETTE, len(series)), _MARKERS, strict=False
+        ):
+            axis.plot(range(len(table)), table[column], marker, color=colour, label=label, markersize=3.5)
+        for edge in edges[1:-1]:
+            axis.axvline(edge - 0.5, color="#bbbbbb", linewidth=1)
+        axis.set_xticks([(a + b - 1) / 2 for a, b in pairwise(edges)], [branches[a] for a in edges[:-1]])
+        axis.tick_params(axis="x", length=0)
+        axis.set(
+            ylim=(-0.03, 1.03), xlim=(-1, len(table)), ylabel="CKA", xlabel="layers, from input to output"
+        )
+        figure.legend(loc="outside lower center", ncols=3, frameon=False)
         figure.suptitle(title, fontsize=12)
     return figure
 
 
+def _edges(branches: list[str]) -> list[int]:
+    return [0, *(i for i, (a, b) in enumerate(pairwise(branches), 1) if a != b), len(branches)]
+
+
 def _branches(axes: Sequence[Any], branches: list[str]) -> None:
     """Write the names of the branches on the left and draw lines between them."""
-    edges = [0, *(i for i, (a, b) in enumerate(pairwise(branches), 1) if a != b), len(branches)]
-    middles = [(a + b - 1) / 2 for a, b in pairwise(edges)]
-    axes[0].set_yticks(middles, [branches[a] for a in edges[:-1]], rotation=90, va="center")
-    axes[0].tick_params(length=0)
+    edges = _edges(branches)
+    axes[0].set_yticks([(a + b - 1) / 2 for a, b in pairwise(edges)], [branches[a] for a in edges[:-1]])
     for axis in axes:
+        axis.tick_params(axis="y", length=0)
         for edge in edges[1:-1]:
             axis.axhline(edge - 0.5, color="white", linewidth=1.2)

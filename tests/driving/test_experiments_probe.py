@@ -48,9 +48,10 @@ def test_what_layers_score_for_nothing_follows_their_rows_and_channels() -> None
     assert stem["formula"] == pytest.approx(1 / (1 + 12 * 12 / 16))
     query = found.loc["decoder.1.cross_attention.q"]
     assert (query["rows"], query["channels"]) == (24, 16)
-    assert query["shuffled"] > stem["shuffled"], "fewer rows for as many channels"
-    scored = found["shuffled"].dropna()
-    assert scored.between(0, 1).all()
+    assert query["formula"] > stem["formula"], "fewer rows for as many channels"
+    alive = found[found["constant"] == 0].dropna()
+    assert stem["shuffled"] == pytest.approx(stem["directions"] / (12 * 12 - 1))
+    assert alive["shuffled"].between(0, 1).all()
     assert (found["shuffled"][found["constant"] == 1] == 1).all(), (
         "what is the same everywhere counts as alike"
     )
@@ -65,8 +66,12 @@ def test_the_step_size_falls_along_half_a_cosine_to_its_floor() -> None:
     assert found["value"].tolist() == pytest.approx(expected)
 
 
-def test_shuffled_gaussian_features_score_as_the_formula_says() -> None:
+def test_shuffled_rows_score_as_the_effective_number_of_directions_says() -> None:
     draw = torch.Generator().manual_seed(0)
-    x = torch.randn(60, 64, generator=draw)
-    shuffled = [linear_cka(x, x[torch.randperm(60, generator=draw)]) for _ in range(20)]
-    assert sum(shuffled) / 20 == pytest.approx(1 / (1 + 60 / 64), abs=0.02)
+    x = torch.randn(60, 64, generator=draw) * torch.linspace(0.1, 2, 64)
+    directions = probe.effective_directions(x)
+    shuffled = [linear_cka(x, x[torch.randperm(60, generator=draw)]) for _ in range(40)]
+    assert sum(shuffled) / 40 == pytest.approx(directions / 59, abs=0.005)
+    line = torch.randn(60, 1, generator=draw) @ torch.ones(1, 64)
+    assert probe.effective_directions(line) == pytest.approx(1)
+    assert probe.effective_directions(torch.eye(8)) == pytest.approx(7), "all but the mean"

@@ -80,10 +80,12 @@ def test_the_curve_of_a_training_says_how_many_layers_a_threshold_finds() -> Non
     assert line.get_ydata().tolist() == pytest.approx([1 / 3, 2 / 3, 1])
 
 
-def test_every_part_has_its_points_in_the_picture_of_blind_spots() -> None:
-    table = pd.DataFrame({"part": ["head", "neck"], "formula": [0.5, 0.1], "shuffled": [0.6, 0.2]})
-    axis = masking.blind_spots(table, title="t", parts=("head", "neck")).axes[0]
-    assert [(line.get_label(), *line.get_ydata()) for line in axis.lines[1:]] == [
-        ("head", 0.6),
-        ("neck", 0.2),
-    ]
+def test_scores_of_layers_stand_in_network_order_under_their_branch() -> None:
+    table = pd.DataFrame(
+        {"branch": ["LiDAR", "LiDAR", "heads"], "low": [0.1, np.nan, 0.3], "high": [1.0, 0.9, 0.8]}
+    )
+    axis = masking.score_ranges(table, {"low": "least", "high": "most"}, title="t").axes[0]
+    low, high, _ = axis.lines
+    assert low.get_ydata().tolist()[::2] == [0.1, 0.3]
+    assert (high.get_label(), high.get_ydata().tolist()) == ("most", [1.0, 0.9, 0.8])
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["LiDAR", "heads"]
