@@ -17,6 +17,7 @@ from fedlib.runs import Run
 _MASKS = dict.fromkeys(("fedbn", "fedrep", "fedcka"), "layers") | dict.fromkeys(
     ("fedselect", "fedmc"), "elements"
 )
+_MODELS = {"scaffold": 2}  # it sends its control variate, which is as large as the model
 _HEAD: tuple[str, ...] = METHODS["fedrep"][1]["head"]
 #: Which layers clients keep where the method fixes it beforehand.
 _FIXED: dict[str, Callable[[str, nn.Module], bool]] = {
@@ -37,7 +38,8 @@ def uploads(study: Study, model: nn.Module) -> pd.DataFrame:
 
     One row a run and metric, means over clients and rounds: ``upload_bytes``, all that is sent, and of these
     ``mask_bytes``; ``shared_share``, the share of the parameters that is sent; ``modelled_bytes``, four bytes for
-    each of these and the mask, ``modelled_mask_bytes``: one bit a layer or, for masks over elements, a parameter.
+    each of these (with SCAFFOLD eight: it sends a control variate too) and the mask; and this mask,
+    ``modelled_mask_bytes``: one bit a layer or, for masks over elements, a parameter.
 
     Args:
         study: runs of ``fedcka_detection.compare``; centralized training sends nothing and is left out.
@@ -61,7 +63,7 @@ def uploads(study: Study, model: nn.Module) -> pd.DataFrame:
             "upload_bytes": float(by_kind["bytes"].sum()) / updates,
             "mask_bytes": float(by_kind.loc["masks", "bytes"]) / updates,
             "shared_share": shared,
-            "modelled_bytes": 4 * size * shared + mask,
+            "modelled_bytes": 4 * size * shared * _MODELS.get(method, 1) + mask,
             "modelled_mask_bytes": mask,
         }
         rows += [(*label.values(), metric, value) for metric, value in found.items()]

@@ -18,7 +18,7 @@ COLUMNS = {
     "modelled_bytes": ("model, kB", 1e-3, 1),
     "modelled_mask_bytes": ("of these the mask, bytes", 1.0, 0),
 }
-_MARKERS = ("o", "s", "^", "v", "D", "P", "X", "*", "<", ">", "h", "d")
+_MARKERS = ("o", "s", "^", "v", "D", "P", "X", "*", "<", ">", "d", "p")
 
 
 def measured(rows: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
@@ -75,8 +75,9 @@ def against_upload(
                 elinewidth=1, label=names[name],
             )  # fmt: skip
         axis.axvline(1.0, color="#888888", linewidth=1, linestyle=":")
-        axis.set(xlabel="upload of a client in a round, relative to FedAvg", ylabel=label, xlim=(0, None))
-        figure.legend(loc="outside right upper", frameon=False)
+        axis.set(xlabel="upload of a client in a round, relative to FedAvg", ylabel=label)
+        axis.margins(0.08)
+        figure.legend(loc="outside lower center", ncols=4, frameon=False)
         figure.suptitle(title, fontsize=12)
     return figure
 
