@@ -88,4 +88,4 @@ def test_scores_of_layers_stand_in_network_order_under_their_branch() -> None:
     low, high, _ = axis.lines
     assert low.get_ydata().tolist()[::2] == [0.1, 0.3]
     assert (high.get_label(), high.get_ydata().tolist()) == ("most", [1.0, 0.9, 0.8])
-    assert [label.get_text() for label in axis.get_xticklabels()] == ["LiDAR", "heads"]
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["LiDAR", "\nheads"]
