@@ -51,6 +51,22 @@ def scoring_cost(settings: FedCKASettings) -> Study:
     return Study.of(runs, [{"method": "fedcka"}] * len(runs))
 
 
+def frames_for_share(study: Study, share: float, frames: int) -> float:
+    """Return with how many training frames a client's scoring would take a share of its round.
+
+    The seconds of training grow with the frames, those of scoring do not once a client has more than it scores on.
+
+    Args:
+        study: of ``scoring_cost``.
+        share: of scoring in the seconds of both, in (0, 1).
+        frames: training frames of all clients in the study.
+    """
+    rows = study.metrics[study.metrics["client"] != ALL]
+    found = rows.groupby("metric")["value"].sum() / study.metrics["seed"].nunique()
+    scoring = found["scoring_seconds"] / rows["client"].nunique()
+    return float(scoring * (1 - share) / share / (found["training_seconds"] / frames))
+
+
 def _run(scenes: Scenes, method: _Timed, start: Run | None, seed: int) -> Run:
     config = {
         "start": start.key if start else "random",

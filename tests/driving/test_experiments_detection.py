@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -22,6 +23,7 @@ from fedlib.experiments import fedcka_readouts as readouts
 from fedlib.experiments import fedcka_seconds as seconds
 from fedlib.experiments import settings
 from fedlib.experiments.fedcka_domains import in_view
+from fedlib.experiments.study import Study
 from fedlib.federation.messages import serialized_bytes
 from fedlib.federation.model_state import FlatModel, model_state
 from fedlib.methods.fedcka.layers import partition
@@ -185,6 +187,14 @@ def test_scoring_is_timed_beside_training_for_as_many_rounds_as_each_has() -> No
         assert 0 < found[seed, "all", "scoring_share"] == pytest.approx(share)
         weights = sum(t.nbytes for t in build(SMALL, 0).state_dict().values())
         assert 2 * weights < 1e9 * found[seed, "all", "scoring_peak_gb"] < 1e8
+    first = study.metrics.query("seed == 0 and client == 'A'").replace({"client": {"A": "B"}})
+    even = pd.concat(
+        [study.metrics.query("seed == 0 and client == 'A'"), first]
+    )  # two clients that are alike
+    cost = even.set_index(["client", "metric"])["value"]["A"]
+    frames = seconds.frames_for_share(Study((), even), 0.1, frames=20)
+    longer = frames / 10 * cost["training_seconds"]
+    assert cost["scoring_seconds"] / (longer + cost["scoring_seconds"]) == pytest.approx(0.1)
     assert seconds.scoring_cost(settings).runs[0].reused, "what was measured once is kept"
 
 
