@@ -172,7 +172,8 @@ def score_ranges(table: pd.DataFrame, series: dict[str, str], *, title: str) -> 
             axis.plot(range(len(table)), table[column], marker, color=colour, label=label, markersize=3.5)
         for edge in edges[1:-1]:
             axis.axvline(edge - 0.5, color="#bbbbbb", linewidth=1)
-        names = ["\n" * (number % 2) + branches[a] for number, a in enumerate(edges[:-1])]  # neighbours may be narrow
+        # every second name one line lower, for branches may be narrow
+        names = ["\n" * (number % 2) + branches[a] for number, a in enumerate(edges[:-1])]
         axis.set_xticks([(a + b - 1) / 2 for a, b in pairwise(edges)], names)
         axis.tick_params(axis="x", length=0)
         axis.set(
