@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedlib.errors import InputError
 from fedlib.federation.tasks import ImageData
@@ -66,7 +68,10 @@ def attention(
 
     hook = net.get_submodule(layer).register_forward_hook(keep)
     with torch.enable_grad():
-        logits = net(x)
+        with (
+            nullcontext() if leaf else sdpa_kernel(SDPBackend.MATH)
+        ):  # the fused ones have no second derivative
+            logits = net(x)
         hook.remove()
         b = logits[:, :rows].argmax(1) if classes is None else classes
         score = logits.gather(1, b[:, None]).sum()

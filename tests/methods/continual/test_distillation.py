@@ -3,8 +3,11 @@
 import pytest
 import torch
 
+from fedlib import models
+from fedlib.methods.continual.harness import grow
 from fedlib.methods.continual.lwf import LwF, soft_cross_entropy
 from fedlib.methods.continual.lwm import LwM, attention, attention_loss
+from fedlib.methods.continual.strategy import Net
 from fedlib.methods.vcl.head import kd_loss
 
 
@@ -73,3 +76,18 @@ def test_the_attention_term_reaches_the_student(make, train) -> None:
     assert gradients["encoder.0.weight"].abs().max() > 0
     # through the weights w_k, which are slopes of the score: only a graph of the gradient gets there
     assert gradients["head.weight"][:2].abs().max() > 0
+
+
+def test_the_attention_term_reaches_a_student_with_self_attention(make, train) -> None:
+    encoder = models.embedder("mobilenetv2_attention", dim=8, in_channels=1, image_size=8, seed=0)
+    strategy, x = LwM(), train.batch(torch.arange(4))[0]
+    strategy.start(make.context(Net(encoder), train))
+    grow(strategy.net, make.tasks[0], 0, 0)
+    strategy.begin_task(train)
+    make.next_task(strategy, train)
+    with torch.no_grad():
+        strategy.net.encoder.neck.weight += 0.1
+    strategy.loss(x, torch.tensor([0, 1, 4, 0])).backward()
+    slopes = strategy.net.encoder.backbone.attention.in_proj_weight.grad
+    assert torch.isfinite(slopes).all()
+    assert slopes.abs().max() > 0
