@@ -280,7 +280,8 @@ class FedCKASettings(RoundSettings):
         tau: threshold of FedCKA's threshold mode.
         rho: final personal share of its percentage mode, and of FedSelect and FedMC.
         ramp_rounds: rounds over which that share is reached.
-        warmup_rounds: first rounds without masks, for all masked methods.
+        warmup_rounds: first rounds without masks. On driving scenes FedDyn and the methods whose masks only grow
+            have at least a quarter of all rounds.
         inputs: training inputs that layers are scored on.
         lr_floor: step size at the end, as a share of ``lr``; it falls along half a cosine.
         optimizer: sgd | adamw: of the clients; adamw takes no momentum.
