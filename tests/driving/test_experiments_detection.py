@@ -239,6 +239,15 @@ def test_the_devkit_gives_the_same_scores_for_a_clients_model() -> None:
     assert np.isfinite(own.mean_ap)
 
 
+def test_masks_that_only_grow_wait_for_a_quarter_of_the_rounds() -> None:
+    scenes = detection.Scenes.of(CONFIG.model_copy(update={"rounds": 40, "warmup_rounds": 1}))
+    found = {name: getattr(scenes.method(name, {}), "warmup_rounds", None) for name in detection.METHODS}
+    assert found["fedcka"] == 1
+    late = {"fedcka_percentage", "fedselect", "fedmc", "feddyn"}
+    assert {name for name, rounds in found.items() if rounds == 10} == late
+    assert scenes.method("fedselect", {"warmup_rounds": 3}).warmup_rounds == 3  # type: ignore[attr-defined]
+
+
 def test_unknown_methods_and_bad_options_are_refused_before_anything_runs() -> None:
     with pytest.raises(InputError, match="method is 'fednova'"):
         detection.compare(CONFIG, ["fednova"])
