@@ -13,15 +13,17 @@ from fedlib.errors import InputError
 from fedlib.report.register import select
 from fedlib.report.tables import mean_sd
 
-_COLUMNS = {
+_ACCURACIES = {
     ("cil", "overall_accuracy"): "overall",
     ("cil", "balanced_accuracy"): "balanced",
     ("cil", "average_accuracy"): "average, class-incremental",
     ("taw", "average_accuracy"): "average, task-aware",
-    ("cil", "forgetting"): "forgetting",
-    ("cil", "forgetting_code"): "forgetting (code)",
+}
+_LOSSES = {
+    ("cil", "forgetting"): "class-incremental",
+    ("cil", "forgetting_code"): "the code's formula",
     ("cil", "bwt"): "BWT",
-    ("taw", "forgetting"): "forgetting, task-aware",
+    ("taw", "forgetting"): "task-aware",
 }
 _CELLS = {
     "accuracy_mean": "accuracy",
@@ -33,10 +35,11 @@ _CELLS = {
     "task3": "task 3",
 }
 SCOPES = {"cil": "class-incremental", "taw": "task-aware"}
+_SHORT = {"cil": "all classes", "taw": "task known"}  # in the heads of wide tables
 
 
 def scores(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
-    """Return the scores of all methods on one data set, percent: mean ± sd over seeds.
+    """Return the accuracies of all methods on one data set, percent: mean ± sd over seeds.
 
     The last column says in how many seeds the final class-incremental predictor is constant.
 
@@ -47,14 +50,35 @@ def scores(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     Raises:
         InputError: results of several data sets.
     """
-    _one_set(frame)
-    keys = list(zip(frame["scope"], frame["metric"]))
-    rows = frame.assign(column=[_COLUMNS.get(key) for key in keys])
-    rows = rows[rows["column"].notna() & (rows["task"] < 0)]
-    table = mean_sd(rows, by="method", columns="column", digits=1)
+    table = _means(frame, _ACCURACIES)
     flags = frame[frame["metric"] == "constant"].groupby("method")["value"].agg(["sum", "count"])
     table["constant"] = [f"{int(flags['sum'][m])} of {flags['count'][m]}" for m in table.index]
-    return _named(table[[c for c in (*_COLUMNS.values(), "constant") if c in table]], names)
+    return _named(table, names)
+
+
+def losses(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """Return what all methods forget on one data set, percentage points: mean ± sd over seeds.
+
+    Forgetting is class-incremental by the paper's and by the code's formula, and task-aware by the paper's; BWT,
+    the backward transfer, is class-incremental. Methods without tasks have no row.
+
+    Args:
+        frame: results on one data set.
+        names: of the methods, in the order of the rows.
+
+    Raises:
+        InputError: results of several data sets.
+    """
+    return _named(_means(frame, _LOSSES), names)
+
+
+def _means(frame: pd.DataFrame, columns: Mapping[tuple[str, str], str]) -> pd.DataFrame:
+    _one_set(frame)
+    keys = list(zip(frame["scope"], frame["metric"]))
+    rows = frame.assign(column=[columns.get(key) for key in keys])
+    rows = rows[rows["column"].notna() & (rows["task"] < 0)]
+    table = mean_sd(rows, by="method", columns="column", digits=1)
+    return table[[name for name in columns.values() if name in table]]
 
 
 def floor(frame: pd.DataFrame) -> str:
@@ -88,7 +112,8 @@ def course(frame: pd.DataFrame, methods: Mapping[str, str]) -> pd.DataFrame:
 def beside_printed(number: int, dataset: str, frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     """Return printed numbers of Table 6, 7 or 8 beside ours in both scopes, means over seeds, percent.
 
-    A dash stands where the table prints nothing, or where there is no result.
+    A dash stands where the table prints nothing, or where there is no result. Of ours, ``all classes`` is
+    class-incremental and ``task known`` task-aware.
 
     Args:
         number: of the table.
@@ -117,7 +142,7 @@ def beside_printed(number: int, dataset: str, frame: pd.DataFrame, names: Mappin
             rows = own[(own["metric"] == metric) & (own["method"] == method) & (own["task"] == task)]
             means = rows.groupby("scope")["value"].mean()
             row[f"{label}: paper"] = printed.get(method, {}).get(label, "–")
-            row |= {f"{label}: {w}": f"{means[s]:.1f}" if s in means else "–" for s, w in SCOPES.items()}
+            row |= {f"{label}: {w}": f"{means[s]:.1f}" if s in means else "–" for s, w in _SHORT.items()}
         if set(row.values()) - {"–"}:
             found[method] = row
     if not found:

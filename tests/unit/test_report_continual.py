@@ -33,17 +33,27 @@ def test_scores_are_means_over_seeds_in_the_order_of_the_names() -> None:
     assert table.loc["EWC", "constant"] == "1 of 2"
 
 
+def test_what_is_forgotten_stands_apart_from_accuracy() -> None:
+    frame = results()
+    frame = frame[(frame["method"] != "vcl") | (frame["metric"] != "forgetting")]  # one without tasks
+    table = continual.losses(frame, NAMES)
+    assert list(table.index) == ["Finetune", "EWC"]
+    assert list(table) == ["class-incremental", "task-aware"]
+    assert table.loc["EWC", "task-aware"] == "21.5 ± 0.7"
+    assert not set(table) & set(continual.scores(frame, NAMES))
+
+
 def test_printed_numbers_stand_beside_ours_and_are_those_of_the_register() -> None:
     table = continual.beside_printed(6, "bloodmnist", results(), NAMES)
     assert table.loc["Finetune", "accuracy: paper"] == "46.59 ± 6.46"
     assert table.loc["VCL-FPFT (paper)", "forgetting: paper"] == "0.05 ± 0.11"
-    assert table.loc["EWC", "accuracy: class-incremental"] == "41.5"
+    assert table.loc["EWC", "accuracy: all classes"] == "41.5"
     further = results().replace({"method": {"ewc": "vcl_code"}})
     beside = continual.beside_printed(6, "bloodmnist", further, {"vcl_code": "code", "joint": "Joint"})
-    assert beside.loc["code", ["accuracy: paper", "accuracy: class-incremental"]].tolist() == ["–", "41.5"]
+    assert beside.loc["code", ["accuracy: paper", "accuracy: all classes"]].tolist() == ["–", "41.5"]
     assert list(beside.index) == ["code"]
     three = continual.beside_printed(8, "octmnist", results("octmnist"), NAMES)
-    assert three.loc["Finetune", ["task 1: paper", "task 1: task-aware", "task 2: task-aware"]].tolist() == [
+    assert three.loc["Finetune", ["task 1: paper", "task 1: task known", "task 2: task known"]].tolist() == [
         "0.00",
         "1.0",
         "–",
@@ -56,6 +66,8 @@ def test_results_of_several_sets_are_not_mixed() -> None:
     both = pd.concat([results(), results("octmnist")])
     with pytest.raises(InputError, match="results are of bloodmnist, octmnist; allowed: one data set"):
         continual.scores(both, NAMES)
+    with pytest.raises(InputError, match="allowed: one data set"):
+        continual.losses(both, NAMES)
 
 
 def test_methods_stand_side_by_side_over_the_tasks() -> None:
