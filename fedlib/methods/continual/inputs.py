@@ -45,6 +45,7 @@ def matrix(module: nn.Module, x: Tensor) -> Tensor:
         x: its input: (B, C, H, W) for a convolution, else (B, ..., p).
     """
     if isinstance(module, nn.Conv2d):
+        assert not isinstance(module.padding, str)  # `matrices` leaves those out
         patches = functional.unfold(
             x, module.kernel_size, dilation=module.dilation, padding=module.padding, stride=module.stride
         )
