@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pandas as pd
@@ -32,6 +33,13 @@ def test_a_second_run_writes_nothing(repo: Path, tmp_path: Path) -> None:
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in made}
     assert pages.generate(repo / "book", tmp_path / "_executed", tmp_path / "_generated") == made
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in made} == before
+
+
+def test_how_to_run_names_every_optional_package(repo: Path) -> None:
+    project = tomllib.loads((repo / "pyproject.toml").read_text("utf-8"))["project"]
+    text = (repo / "book" / "how-to-run.md").read_text("utf-8")
+    for extra in set(project["optional-dependencies"]) - {"dev"}:
+        assert f"pip install -e '.[{extra}]'" in text, extra
 
 
 def test_fragments_that_are_no_longer_made_are_removed(repo: Path, tmp_path: Path) -> None:

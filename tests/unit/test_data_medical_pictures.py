@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import subprocess
 import sys
@@ -206,22 +207,35 @@ def test_without_pydicom_it_is_said_what_to_install(tmp_path: Path, monkeypatch:
         data.load("rsna", root=tmp_path, size=32)
 
 
-def write_dicom(path: Path, pixels: np.ndarray, bits: int, photometric: str = "MONOCHROME2") -> None:
+def write_dicom(
+    path: Path, pixels: np.ndarray, bits: int, photometric: str = "MONOCHROME2", jpeg: bool = False
+) -> None:
     pydicom = pytest.importorskip("pydicom")
-    from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
+    from pydicom.encaps import encapsulate
+    from pydicom.uid import (
+        ExplicitVRLittleEndian,
+        JPEGBaseline8Bit,
+        SecondaryCaptureImageStorage,
+        generate_uid,
+    )
 
     meta = pydicom.dataset.FileMetaDataset()
     meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = (
         SecondaryCaptureImageStorage,
         generate_uid(),
     )
-    meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    meta.TransferSyntaxUID = JPEGBaseline8Bit if jpeg else ExplicitVRLittleEndian
     file = pydicom.dataset.FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
     file.SOPClassUID, file.SOPInstanceUID = meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID
     file.Rows, file.Columns = pixels.shape
     file.SamplesPerPixel, file.PhotometricInterpretation = 1, photometric
     file.BitsAllocated, file.BitsStored, file.HighBit = pixels.itemsize * 8, bits, bits - 1
     file.PixelRepresentation, file.PixelData = 0, pixels.tobytes()
+    if jpeg:
+        packed = io.BytesIO()
+        Image.fromarray(pixels).save(packed, "JPEG", quality=95)
+        file.PixelData = encapsulate([packed.getvalue()])
+        file["PixelData"].is_undefined_length = True
     file.save_as(path, enforce_file_format=True)
 
 
@@ -237,10 +251,16 @@ def test_dicom_pictures_are_read_with_all_their_bits(tmp_path: Path) -> None:
         dicom.read(tmp_path / "d.dcm")
 
 
+def test_compressed_dicom_pictures_are_read(tmp_path: Path) -> None:
+    pixels = np.linspace(0, 255, 32 * 32).reshape(32, 32).astype(np.uint8)
+    write_dicom(tmp_path / "a.dcm", pixels, 8, jpeg=True)
+    assert np.abs(dicom.read(tmp_path / "a.dcm").astype(int) - pixels).max() <= 2
+
+
 def test_rsna_is_read_as_published(tmp_path: Path) -> None:
     folder = write_rsna(tmp_path) / "stage_2_train_images"
     for path in sorted(folder.iterdir()):
-        write_dicom(path.with_suffix(".dcm"), np.asarray(Image.open(path)), 8)
+        write_dicom(path.with_suffix(".dcm"), np.asarray(Image.open(path)), 8, jpeg=True)
         path.unlink()
     (folder / "p000.dcm").write_bytes(b"\0" * 500)
     made = data.load("rsna", root=tmp_path, size=32)
