@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -10,7 +11,7 @@ import pandas as pd
 import torch
 
 from fedlib.data.detection_boxes import Detections
-from fedlib.data.nuscenes import CAMERAS, DOMAINS, Frame, Labels
+from fedlib.data.nuscenes import CAMERAS, CLASSES, DOMAINS, Frame, Labels
 from fedlib.errors import InputError
 from fedlib.experiments.fedcka_detection import Scenes, client_models, trajectory_of
 from fedlib.experiments.fedcka_domains import in_view
@@ -18,7 +19,9 @@ from fedlib.experiments.fedcka_footprint import labelled_runs
 from fedlib.experiments.study import Study
 from fedlib.federation.detection import detection_data
 
+CLOSE = 10.0  # metres from the car
 NEAR = 2.0  # metres between middles on the ground up to which a predicted box has found an annotated one
+_NO_FRONT = ("traffic_cone", "barrier")
 
 
 def fullest_frames(scenes: Scenes) -> dict[str, Frame]:
@@ -82,11 +85,12 @@ def counted(
     reach: float,
     least_score: float,
 ) -> pd.DataFrame:
-    """Count what is drawn: columns method, domain, annotated, found, doubtful, nothing_there, missed.
+    """Count what is drawn: columns method, domain, annotated, found, turned, missed, doubtful, nothing_there.
 
     A predicted box has found an annotated one of its class less than ``NEAR`` metres away that no box with a
-    higher score has taken. Of the others those are ``doubtful`` that are as near to some annotated box, of another
-    class or taken already; with the rest there is ``nothing_there``.
+    higher score has taken; it is ``turned`` if its heading is wrong by more than a right angle. Of the others
+    those are ``doubtful`` that are as near to some annotated box, of another class or taken already; with the rest
+    there is ``nothing_there``.
 
     Args:
         frames: by domain.
@@ -95,14 +99,38 @@ def counted(
         least_score: predicted boxes below do not count.
     """
     rows = []
-    for method, by_domain in found.items():
-        for domain, detections in by_domain.items():
-            labels = frames[domain].labels
-            kept = seen(labels, reach)
-            rows.append((method, domain, *_counts(labels, kept, detections, least_score)))
-    names = ["annotated", "found", "doubtful", "nothing_there"]
-    table = pd.DataFrame(rows, columns=["method", "domain", *names])
-    return table.assign(missed=table["annotated"] - table["found"])
+    for method, domain, matched in _all_matched(frames, found, reach, least_score):
+        hits = int(matched.found.sum())
+        rows.append(
+            (method, domain, len(matched.found), hits, int(matched.turned.sum()), len(matched.found) - hits,
+             matched.doubtful, matched.nothing_there)
+        )  # fmt: skip
+    names = ["annotated", "found", "turned", "missed", "doubtful", "nothing_there"]
+    return pd.DataFrame(rows, columns=["method", "domain", *names])
+
+
+def found_by_kind(
+    frames: Mapping[str, Frame],
+    found: Mapping[str, Mapping[str, Detections]],
+    *,
+    reach: float,
+    least_score: float,
+) -> pd.DataFrame:
+    """Return how many annotated boxes of a kind are found in all frames: columns kind, annotated, method, found.
+
+    Kinds: cars and all other classes, each up to ``CLOSE`` metres away and beyond. Arguments as ``counted``.
+    """
+    parts = []
+    for method, domain, matched in _all_matched(frames, found, reach, least_score):
+        labels = frames[domain].labels
+        kept = seen(labels, reach)
+        away = np.linalg.norm(labels.boxes[kept, :2], axis=1)
+        what = np.where(labels.classes[kept] == CLASSES.index("car"), "car", "other class")
+        where = np.where(away < CLOSE, f"nearer than {CLOSE:g} m", f"{CLOSE:g} m or more")
+        kinds = [f"{name}, {place}" for name, place in zip(what, where, strict=True)]
+        parts.append(pd.DataFrame({"method": method, "kind": kinds, "found": matched.found}))
+    groups = pd.concat(parts).groupby(["kind", "method"], sort=False)["found"]
+    return groups.agg(annotated="size", found="sum").reset_index()
 
 
 def seen(labels: Labels, reach: float) -> np.ndarray:
@@ -111,22 +139,51 @@ def seen(labels: Labels, reach: float) -> np.ndarray:
     return inside & (labels.num_points > 0)
 
 
-def _counts(
-    labels: Labels, kept: np.ndarray, detections: Detections, least_score: float
-) -> tuple[int, int, int, int]:
-    boxes, classes = labels.boxes[kept, :2], labels.classes[kept]
-    free = np.ones(len(boxes), dtype=bool)
-    right = near = other = 0
+@dataclass(frozen=True)
+class _Matched:
+    """What became of the boxes of a frame.
+
+    Attributes:
+        found: (M,), whether an annotated box that counts is found.
+        turned: (M,), whether it is found by a box with the wrong heading.
+        doubtful: predicted boxes near an annotated one of another class, or one that is taken.
+        nothing_there: predicted boxes near no annotated one.
+    """
+
+    found: np.ndarray
+    turned: np.ndarray
+    doubtful: int
+    nothing_there: int
+
+
+def _all_matched(
+    frames: Mapping[str, Frame],
+    found: Mapping[str, Mapping[str, Detections]],
+    reach: float,
+    least_score: float,
+) -> Iterator[tuple[str, str, _Matched]]:
+    for method, by_domain in found.items():
+        for domain, detections in by_domain.items():
+            labels = frames[domain].labels
+            yield method, domain, _matched(labels, seen(labels, reach), detections, least_score)
+
+
+def _matched(labels: Labels, kept: np.ndarray, detections: Detections, least_score: float) -> _Matched:
+    boxes, classes = labels.boxes[kept], labels.classes[kept]
+    found, turned = np.zeros((2, len(boxes)), dtype=bool)
+    doubtful = nothing = 0
     for row in np.argsort(-detections.scores, kind="stable"):
         if detections.scores[row] < least_score:
             break
-        away = np.linalg.norm(boxes - detections.boxes[row, :2], axis=1)
-        own = np.where(free & (classes == detections.classes[row]), away, np.inf)
+        away = np.linalg.norm(boxes[:, :2] - detections.boxes[row, :2], axis=1)
+        own = np.where(~found & (classes == detections.classes[row]), away, np.inf)
         if len(own) and own.min() < NEAR:
-            free[int(own.argmin())] = False
-            right += 1
+            hit = int(own.argmin())
+            found[hit] = True
+            wrong = np.cos(boxes[hit, 6] - detections.boxes[row, 6]) < 0
+            turned[hit] = wrong and CLASSES[classes[hit]] not in _NO_FRONT
         elif len(away) and away.min() < NEAR:
-            near += 1
+            doubtful += 1
         else:
-            other += 1
-    return len(boxes), right, near, other
+            nothing += 1
+    return _Matched(found, turned, doubtful, nothing)

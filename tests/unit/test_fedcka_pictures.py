@@ -55,3 +55,31 @@ def test_the_higher_score_comes_first_and_a_frame_may_have_no_box() -> None:
     assert (row["found"], row["missed"]) == (2, 0), "the second takes the car that is left"
     empty = count(frame((25, 0), points=(1,)), (1, 1, CAR, 0.9))
     assert (empty["annotated"], empty["nothing_there"]) == (0, 1)
+
+
+def test_found_boxes_with_the_wrong_heading_are_turned_unless_they_have_no_front() -> None:
+    labels = SimpleNamespace(
+        boxes=boxes((5, 0), (10, 0), (0, 8)),
+        classes=np.array([CAR, CAR, CLASSES.index("barrier")]),
+        num_points=np.ones(3),
+    )
+    one = cast(Frame, SimpleNamespace(labels=labels))
+    found = boxes((5, 0), (10, 0), (0, 8))
+    found[:, 6] = [np.pi - 0.1, 1.4, np.pi]
+    detections = Detections(found, labels.classes, np.full(3, 0.9))
+    row = pictures.counted({"A": one}, {"x": {"A": detections}}, reach=20.0, least_score=0.3).iloc[0]
+    assert (row["found"], row["turned"]) == (3, 1)
+
+
+def test_kinds_are_counted_over_all_frames() -> None:
+    frames = {"A": frame((5, 0), (12, 0), points=(1, 1)), "B": frame((0, 6), points=(1,))}
+    hit = Detections(boxes((5, 0)), np.array([CAR]), np.array([0.9]))
+    none = Detections(boxes((5, 0))[:0], np.zeros(0), np.zeros(0))
+    table = pictures.found_by_kind(
+        frames, {"x": {"A": hit, "B": none}, "y": {"A": none, "B": none}}, reach=20.0, least_score=0.3
+    )
+    found = table.set_index(["method", "kind"])
+    near, far = "car, nearer than 10 m", "car, 10 m or more"
+    assert found.loc[("x", near)].to_list() == [2, 1]
+    assert found.loc[("x", far)].to_list() == [1, 0]
+    assert found.loc[("y", near)].to_list() == [2, 0]
