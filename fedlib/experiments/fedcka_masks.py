@@ -79,6 +79,19 @@ def kept_by_part(study: Study, layers: pd.DataFrame, by: Sequence[str] = ()) -> 
     return found.melt(var_name="metric", ignore_index=False).reset_index()
 
 
+def kept_in_heads(study: Study) -> pd.DataFrame:
+    """Return how often clients keep the layers of the heads, over clients, rounds with masks and decoder layers.
+
+    Columns: seed, method, masking, level, quantity (what a head predicts: cls, centre, ...), metric ``kept_rate``,
+    value.
+    """
+    rows = choices(study)
+    rows = rows[rows["layer"].str.startswith("heads.")]
+    rows = rows.assign(quantity=rows["layer"].str.split(".").str[2])
+    means = rows.groupby([*RUN, "quantity"], as_index=False, dropna=False)["value"].mean()
+    return means.assign(metric="kept_rate")
+
+
 def maps(study: Study, layers: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Return scores or masks by layer, client and round, means over seeds.
 

@@ -69,6 +69,12 @@ def test_parts_are_weighted_by_parameters_or_by_layers_over_clients_and_rounds()
     assert by_client["A", "kept_rate", "head"] == pytest.approx(2 / 4)
 
 
+def test_heads_are_told_apart_by_what_they_predict() -> None:
+    heads = {"heads.0.cls.0": 1, "heads.1.cls.3": 0, "heads.0.size.3": 1, "lidar.stem.0": 1}
+    found = values(masks.kept_in_heads(study(kept(0, "A", 2, **heads))), "quantity")
+    assert found == {"cls": 0.5, "size": 1.0}
+
+
 def test_maps_have_layers_in_network_order_and_no_number_where_there_is_no_score() -> None:
     rows = said("cka", 0, "B", 2, c=0.5, a=0.1) + said("cka", 1, "B", 2, c=0.7, a=0.1)
     rows += said("cka", 0, "A", 2, a=0.2)
