@@ -10,7 +10,7 @@ from fedlib import data
 from fedlib.data.class_tasks import task_split
 from fedlib.data.lossy_partition import LossySplit
 from fedlib.errors import InputError
-from fedlib.experiments import settings, vcl
+from fedlib.experiments import settings, vcl, vcl_oneshot
 from fedlib.experiments.vcl_scene import Scene
 from fedlib.report import register
 
@@ -98,3 +98,11 @@ def test_every_scenario_of_a_profile_is_planned_with_sets_that_exist(profile: st
 def test_clients_have_one_encoder_each() -> None:
     with pytest.raises(InputError, match="encoders are 2; allowed: none, or 5"):
         Scene.of(settings.load("vcl", "smoke", {"encoders": ["cnn3", "cnn3_bn"]}))
+
+
+def test_large_images_are_synthesised_as_their_authors_do() -> None:
+    plan = settings.load("vcl", "paper").for_scenario("tables_2_3")
+    for name, wanted in (("bloodmnist", (500, 256, 2)), ("rsna", (1000, 50, 30)), ("isic", (1000, 50, 30))):
+        for method in ("fedisca", "e_fedisca"):
+            made = vcl_oneshot.budget(plan.for_dataset(name), method).inversion
+            assert (made.steps, made.batch_size, made.shift) == wanted, f"{name}: {method}"
