@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -121,3 +122,19 @@ def test_a_one_shot_score_stands_with_all_that_it_depends_on(home: pytest.Monkey
     assert {"dataset", "model", "num_clients", "partition", "seed", "method"} <= set(run.config)
     assert run.config["budget"]["generator_steps"] == 2
     assert run.config["budget"]["training"]["epochs"] == 1
+
+
+def test_the_natural_order_changes_the_tasks_of_every_seed_but_the_first(home: pytest.MonkeyPatch) -> None:
+    config = tiny(seeds=2)
+    natural = vcl_parts.natural_order(config)
+    mine, labels = Scene.of(config), Scene.of(natural)
+    assert labels.tasks(0) == labels.tasks(1) == mine.tasks(0) != mine.tasks(1)
+    rows = vcl_parts.ends(vcl_parts.ladder(config))
+    assert list(rows) == ["paper", "code"]
+    own, other = (vcl.rows(one, {"paper": rows["paper"]}, ["IID"]) for one in (config, natural))
+    values = [study.metrics["value"].to_numpy() for study in (own, other)]
+    first = own.metrics["seed"].to_numpy() == 0
+    np.testing.assert_array_equal(values[0][first], values[1][first], "seed 0 has the natural order anyway")
+    assert not np.array_equal(values[0][~first], values[1][~first])
+    both = vcl_parts.beside({"drawn": own, "natural": other})
+    assert set(both["row"]) == {"paper, drawn", "paper, natural"}
