@@ -161,7 +161,7 @@ def two_sources(theirs: pd.Series, frame: pd.DataFrame, *, ours: str, label: str
 
 
 def gains_of_two(theirs: pd.DataFrame, ours: pd.DataFrame, *, ours_title: str, title: str) -> Figure:
-    """Draw the gains of methods by domain: the authors' on the left, ours on the right, in colours of one scale.
+    """Draw the gains of methods by domain: the authors' on the left, ours on the right, each in its own colours.
 
     Args:
         theirs: differences; rows are names of methods, columns domains.
@@ -169,15 +169,17 @@ def gains_of_two(theirs: pd.DataFrame, ours: pd.DataFrame, *, ours_title: str, t
         ours_title: of our panel: data and seeds.
         title: what the figure says.
     """
-    most = float(max(theirs.abs().to_numpy().max(), ours.abs().to_numpy().max()))
     with style(**{"axes.grid": False}):
         figure, axes = plt.subplots(
-            1, 2, figsize=(WIDTH, 0.32 * len(ours) + 1.6), sharey=True, layout="constrained"
+            1, 2, figsize=(WIDTH, 0.32 * len(ours) + 1.9), sharey=True, layout="constrained"
         )
-        for axis, part, heading in zip(axes, (theirs, ours), (AUTHORS, ours_title), strict=True):
+        panels = ((theirs.reindex(ours.index), AUTHORS, "+.2f"), (ours, ours_title, "+.3f"))
+        for axis, (part, heading, digits) in zip(axes, panels, strict=True):
+            most = float(part.abs().to_numpy().max()) or 1.0
             sns.heatmap(
-                part.reindex(ours.index), annot=True, fmt="+.2f", cmap="RdBu", center=0, vmin=-most, vmax=most,
-                cbar=axis is axes[-1], cbar_kws={"label": "gain in NDS"}, annot_kws={"fontsize": 8}, ax=axis,
+                part, annot=True, fmt=digits, cmap="RdBu", center=0, vmin=-most, vmax=most, ax=axis,
+                cbar_kws={"label": "gain in NDS", "location": "bottom", "shrink": 0.8},
+                annot_kws={"fontsize": 7},
             )  # fmt: skip
             axis.set(xlabel="client and its domain", ylabel="")
             axis.set_title(heading, fontsize=10)
@@ -186,31 +188,34 @@ def gains_of_two(theirs: pd.DataFrame, ours: pd.DataFrame, *, ours_title: str, t
     return figure
 
 
-def matrices(frame: pd.DataFrame, methods: Sequence[str], *, label: str, title: str) -> Figure:
-    """Draw the score of each client's model on each domain, one panel for each method, in one scale of colours.
+def matrices(
+    frame: pd.DataFrame, panels: Mapping[str, str], *, label: str, title: str, by: str = "method"
+) -> Figure:
+    """Draw the score of each client's model on each domain, in several panels with one scale of colours.
 
     Args:
-        frame: rows with seed, method, client, domain and value; the mean over seeds is drawn.
-        methods: panels, at least one.
+        frame: rows with seed, client, domain, value and ``by``; the mean over seeds is drawn.
+        panels: title of each panel by its value of ``by``, at least one.
         label: what the numbers are.
         title: what the figure says.
+        by: column that tells the panels apart.
     """
-    means = frame.groupby(["method", "client", "domain"])["value"].mean()
-    rows = (len(methods) + 1) // 2
-    least, most = (float(means[list(methods)].agg(name)) for name in ("min", "max"))
+    means = frame.groupby([by, "client", "domain"])["value"].mean()
+    rows = (len(panels) + 1) // 2
+    least, most = (float(means[list(panels)].agg(name)) for name in ("min", "max"))
     with style(**{"axes.grid": False}):
         figure, axes = plt.subplots(
             rows, 2, figsize=(WIDTH, 2.6 * rows + 0.7), squeeze=False, layout="constrained", sharey=True
         )
-        for axis in axes.flat[len(methods) :]:
+        for axis in axes.flat[len(panels) :]:
             axis.set_visible(False)
-        for axis, method in zip(axes.flat, methods, strict=False):
+        for axis, (panel, heading) in zip(axes.flat, panels.items(), strict=False):
             sns.heatmap(
-                means[method].unstack("domain"), annot=True, fmt=".2f", cmap="Blues", vmin=least, vmax=most,
+                means[panel].unstack("domain"), annot=True, fmt=".2f", cmap="Blues", vmin=least, vmax=most,
                 cbar=False, square=True, ax=axis, annot_kws={"fontsize": 9},
             )  # fmt: skip
             axis.tick_params(axis="y", rotation=0)
-            axis.set(xlabel="scored on domain", ylabel="model of client", title=METHODS[method])
+            axis.set(xlabel="scored on domain", ylabel="model of client", title=heading)
         scale = plt.cm.ScalarMappable(plt.Normalize(least, most), "Blues")
         figure.colorbar(scale, ax=axes, label=label, shrink=0.6)
         figure.suptitle(title, fontsize=12)

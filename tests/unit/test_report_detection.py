@@ -85,16 +85,18 @@ def test_matrices_are_drawn_in_one_scale_with_clients_as_rows() -> None:
         ],
         columns=["method", "seed", "client", "domain", "value"],
     )
-    figure = detection.matrices(rows, ["own_domain", "fedavg", "fedcka"], label="NDS", title="Transfer")
+    panels = {"own_domain": "alone", "fedavg": "FedAvg", "fedcka": "FedCKA"}
+    figure = detection.matrices(rows, panels, label="NDS", title="Transfer")
     panels = [axis for axis in figure.axes if axis.get_visible() and axis.get_title()]
-    assert [axis.get_title() for axis in panels] == ["own domain only", "FedAvg", "FedCKA"]
+    assert [axis.get_title() for axis in panels] == ["alone", "FedAvg", "FedCKA"]
     assert {axis.get_ylabel() for axis in panels} == {"model of client"}
     limits = {axis.collections[0].get_clim() for axis in panels}
     assert limits == {(0.0, 0.5)}
 
 
-def test_gains_of_two_sources_keep_their_titles_and_one_scale() -> None:
+def test_gains_of_two_sources_keep_their_titles_and_scales_around_zero() -> None:
     theirs = pd.DataFrame({"A": [0.1, -0.2], "B": [0.0, 0.3]}, index=["FedAvg", "FedCKA"])
     figure = detection.gains_of_two(theirs, 0.1 * theirs, ours_title="ours", title="Gains")
     assert [axis.get_title() for axis in figure.axes[:2]] == [detection.AUTHORS, "ours"]
-    assert {axis.collections[0].get_clim() for axis in figure.axes[:2]} == {(-0.3, 0.3)}
+    scales = [axis.collections[0].get_clim() for axis in figure.axes[:2]]
+    assert scales == [pytest.approx((-0.3, 0.3)), pytest.approx((-0.03, 0.03))]
