@@ -7,6 +7,7 @@ paper does not have, such as digits, have no printed number.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pandas as pd
 
@@ -25,12 +26,14 @@ _PRINTED = {
 
 
 def scale(settings: VCLSettings) -> str:
-    """Say at what size the results of several data sets were computed: their kinds, profile, number of seeds."""
+    """Say how results were computed: kinds of data, encoder of all methods and its start, profile, seeds."""
     kinds: dict[str, list[str]] = {}
     for name in settings.datasets:
         kinds.setdefault(card(settings.for_dataset(name).dataset).kind, []).append(name)
     data = "; ".join(f"{', '.join(names)} ({kind})" for kind, names in kinds.items())
-    return f"{data}; profile {settings.profile}, {settings.seeds} seed{'s' if settings.seeds > 1 else ''}"
+    start = "random weights" if settings.weights is None else f"weights {Path(settings.weights).name}"
+    seeds = f"{settings.seeds} seed{'s' if settings.seeds > 1 else ''}"
+    return f"{data}; encoder {settings.model}, {start}; profile {settings.profile}, {seeds}"
 
 
 def partition(name: str) -> str:

@@ -81,7 +81,11 @@ def test_printed_one_shot_cells_come_from_the_table_of_the_partition(split: str,
 def test_the_scale_names_the_kind_of_each_set() -> None:
     config = settings.load("vcl", "quick").for_scenario("tables_2_3")
     text = vcl_tables.scale(config)
-    assert text.startswith("digits (real); bloodmnist, octmnist (surrogate); profile quick")
+    assert text.startswith(
+        "digits (real); bloodmnist, octmnist (surrogate); encoder cnn3_bn, random weights; profile quick"
+    )
+    local = settings.load("vcl", "quick", {"weights": "/somewhere/of/mine/encoder.pth"})
+    assert "encoder cnn3_bn, weights encoder.pth; profile quick" in vcl_tables.scale(local)
 
 
 def test_figures_have_a_panel_for_each_set_and_scope() -> None:
