@@ -13,8 +13,9 @@ import seaborn as sns
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
-from fedlib.report.figures import PALETTE, WIDTH, style
+from fedlib.report.figures import PALETTE, WIDTH, curves, style
 
 MODES = {"threshold": "threshold τ", "percentage": "share ρ"}
 """Titles of the two ways to choose layers."""
@@ -130,26 +131,44 @@ def layer_maps(
     return figure
 
 
-def moved(rows: pd.DataFrame, *, title: str) -> Figure:
-    """Draw which share of the layers lies below a threshold, one line for each way to train.
+def share_over_rounds(rows: pd.DataFrame, *, order: Sequence[str], title: str) -> Figure:
+    """Draw the personal share over rounds, one panel for each masking and one line for each level.
 
     Args:
-        rows: name, layer, value (the score).
+        rows: masking, level, seed, round, value, and ``name`` of the level.
+        order: names of the levels.
         title: what the figure says.
     """
-    lines = list(dict.fromkeys(rows["name"]))
+    modes = pd.Categorical(rows["masking"].map(MODES), list(MODES.values()), ordered=True)
+    figure = curves(
+        rows.assign(mode=modes), hue="name", column="mode", order=order, ylim=(0, 1.02),
+        ylabel="personal share", title=title,
+    )  # fmt: skip
+    for axis in figure.axes:
+        axis.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
+    return figure
+
+
+def moved(rows: pd.DataFrame, *, title: str) -> Figure:
+    """Draw which share of the layers lies below a threshold: colours are step sizes, dashes numbers of steps.
+
+    Args:
+        rows: step_size, steps, value (the score of a layer).
+        title: what the figure says.
+    """
+    sizes, counts = (list(dict.fromkeys(rows[column])) for column in ("step_size", "steps"))
     with style():
         figure, axis = plt.subplots(figsize=(WIDTH, 3.4), layout="constrained")
-        for number, (line, colour) in enumerate(
-            zip(lines, sns.color_palette(PALETTE, len(lines)), strict=True)
-        ):
-            scores = np.sort(rows.loc[rows["name"] == line, "value"].dropna().to_numpy())
-            axis.step(
-                scores, np.arange(1, len(scores) + 1) / len(scores), where="post", color=colour, label=line,
-                linestyle=("-", "--", "-.", ":")[number % 4],
-            )  # fmt: skip
+        for size, colour in zip(sizes, sns.color_palette(PALETTE, len(sizes)), strict=True):
+            for number, count in enumerate(counts):
+                found = rows[(rows["step_size"] == size) & (rows["steps"] == count)]
+                scores = np.sort(found["value"].dropna().to_numpy())
+                axis.step(
+                    scores, np.arange(1, len(scores) + 1) / len(scores), where="post", color=colour,
+                    linestyle=("-", "--", ":", "-.")[number % 4], label=f"step size {size:g}, {count:g} steps",
+                )  # fmt: skip
         axis.set(xlim=(None, 1), ylim=(0, 1), xlabel="threshold τ", ylabel="layers with a lower score")
-        figure.legend(loc="outside lower center", ncols=2, frameon=False)
+        figure.legend(loc="outside lower center", ncols=max(1, min(3, len(sizes))), frameon=False)
         figure.suptitle(title, fontsize=12)
     return figure
 

@@ -74,10 +74,23 @@ def test_layers_of_all_clients_are_drawn_in_order_with_their_branches() -> None:
 
 
 def test_the_curve_of_a_training_says_how_many_layers_a_threshold_finds() -> None:
-    rows = pd.DataFrame({"name": "one", "layer": list("abcd"), "value": [0.9, 0.2, np.nan, 0.5]})
-    (line,) = masking.moved(rows, title="t").axes[0].lines
-    assert line.get_xdata().tolist() == [0.2, 0.5, 0.9]
-    assert line.get_ydata().tolist() == pytest.approx([1 / 3, 2 / 3, 1])
+    rows = pd.DataFrame({"step_size": 0.1, "steps": 2.0, "value": [0.9, 0.2, np.nan, 0.5]})
+    other = rows.assign(steps=4.0)
+    one, two = masking.moved(pd.concat([rows, other]), title="t").axes[0].lines
+    assert one.get_xdata().tolist() == [0.2, 0.5, 0.9]
+    assert one.get_ydata().tolist() == pytest.approx([1 / 3, 2 / 3, 1])
+    assert [line.get_label() for line in (one, two)] == ["step size 0.1, 2 steps", "step size 0.1, 4 steps"]
+    assert one.get_color() == two.get_color()
+    assert one.get_linestyle() != two.get_linestyle()
+
+
+def test_rounds_are_whole_numbers_and_the_threshold_comes_first() -> None:
+    rows = levels()[lambda table: table["metric"] == "share"].drop(columns="metric")
+    rows = pd.concat([rows.assign(round=number) for number in (2, 3)])
+    rows = rows.assign(name=rows["level"].map(str))
+    figure = masking.share_over_rounds(rows, order=["0.0", "0.4", "0.9", "1.0"], title="t")
+    assert [axis.get_title() for axis in figure.axes] == list(masking.MODES.values())
+    assert all(float(tick).is_integer() for axis in figure.axes for tick in axis.get_xticks())
 
 
 def test_scores_of_layers_stand_in_network_order_under_their_branch() -> None:
