@@ -93,16 +93,23 @@ def off_diagonal(frame: pd.DataFrame, weights: Mapping[str, float] | None = None
     return sums.assign(value=sums["value"] / sums["share"]).drop(columns="share")
 
 
-def common_classes(study: Study) -> pd.DataFrame:
-    """Return ``map_common``: mAP of each client's model on each domain over the classes that both domains have.
+def behind_home(study: Study) -> pd.DataFrame:
+    """Return mAP of each client's model on each domain minus that of the domain's own model on the same classes.
 
-    A client without an annotated box of a class cannot learn it alone; this leaves such classes out.
+    A client without an annotated box of a class cannot learn it alone, and classes are not equally hard. Columns:
+    seed, method, client, domain, value, and ``classes``: ``all`` that occur in the domain, or ``common``, those
+    that occur in the client's domain too.
     """
     rows = named(study.metrics[study.metrics["metric"].str.startswith(_AP)])
+    keys = ["seed", "method", "domain", "metric"]
+    home = own(rows)[[*keys, "value"]]
+    rows = rows.merge(home, on=keys, suffixes=("", "_home"))
+    rows = rows.assign(value=rows["value"] - rows["value_home"])
     available = rows.groupby("domain")["metric"].agg(set)
     known = [name in available[client] for name, client in zip(rows["metric"], rows["client"], strict=True)]
-    keys = ["seed", "method", "client", "domain"]
-    return rows[known].groupby(keys, as_index=False)["value"].mean().assign(metric="map_common")
+    parts = [rows.assign(classes="all"), rows[known].assign(classes="common")]
+    groups = ["seed", "method", "client", "domain", "classes"]
+    return pd.concat(parts).groupby(groups, as_index=False)["value"].mean()
 
 
 def perfect_predictions(truth: Truth) -> dict[str, Detections]:

@@ -92,8 +92,12 @@ def differences(frame: pd.DataFrame, others: Mapping[str, str], methods: Sequenc
 
 def _interval(effect: Estimate) -> str:
     if effect.low is None or effect.high is None:
-        return f"{effect.mean:+.3f}"
-    return f"{effect.mean:+.3f} [{effect.low:+.3f}, {effect.high:+.3f}]".replace("-", "−")
+        return _signed(effect.mean)
+    return f"{_signed(effect.mean)} [{_signed(effect.low)}, {_signed(effect.high)}]"
+
+
+def _signed(value: float) -> str:
+    return f"{round(value, 3) + 0.0:+.3f}".replace("-", "−")  # no minus zero
 
 
 def counted(frame: pd.DataFrame, methods: Sequence[str], other: str = "own_domain") -> pd.DataFrame:
@@ -189,7 +193,13 @@ def gains_of_two(theirs: pd.DataFrame, ours: pd.DataFrame, *, ours_title: str, t
 
 
 def matrices(
-    frame: pd.DataFrame, panels: Mapping[str, str], *, label: str, title: str, by: str = "method"
+    frame: pd.DataFrame,
+    panels: Mapping[str, str],
+    *,
+    label: str,
+    title: str,
+    by: str = "method",
+    differences: bool = False,
 ) -> Figure:
     """Draw the score of each client's model on each domain, in several panels with one scale of colours.
 
@@ -199,10 +209,15 @@ def matrices(
         label: what the numbers are.
         title: what the figure says.
         by: column that tells the panels apart.
+        differences: the numbers lie around 0.
     """
     means = frame.groupby([by, "client", "domain"])["value"].mean()
     rows = (len(panels) + 1) // 2
     least, most = (float(means[list(panels)].agg(name)) for name in ("min", "max"))
+    colours, digits = "Blues", ".2f"
+    if differences:
+        most = max(-least, most)
+        least, colours, digits = -most, "RdBu", "+.2f"
     with style(**{"axes.grid": False}):
         figure, axes = plt.subplots(
             rows, 2, figsize=(WIDTH, 2.6 * rows + 0.7), squeeze=False, layout="constrained", sharey=True
@@ -211,12 +226,12 @@ def matrices(
             axis.set_visible(False)
         for axis, (panel, heading) in zip(axes.flat, panels.items(), strict=False):
             sns.heatmap(
-                means[panel].unstack("domain"), annot=True, fmt=".2f", cmap="Blues", vmin=least, vmax=most,
+                means[panel].unstack("domain"), annot=True, fmt=digits, cmap=colours, vmin=least, vmax=most,
                 cbar=False, square=True, ax=axis, annot_kws={"fontsize": 9},
             )  # fmt: skip
             axis.tick_params(axis="y", rotation=0)
             axis.set(xlabel="scored on domain", ylabel="model of client", title=heading)
-        scale = plt.cm.ScalarMappable(plt.Normalize(least, most), "Blues")
+        scale = plt.cm.ScalarMappable(plt.Normalize(least, most), colours)
         figure.colorbar(scale, ax=axes, label=label, shrink=0.6)
         figure.suptitle(title, fontsize=12)
     return figure

@@ -67,15 +67,15 @@ def test_the_mean_off_the_diagonal_can_be_weighted_by_the_domain_that_is_scored_
     assert overall.off_diagonal(frame, {"A": 3, "B": 1})["value"].tolist() == pytest.approx([0.5])
 
 
-def test_common_classes_leave_out_what_the_client_never_saw() -> None:
-    rows = matrix("own_domain", [[0.8, 0.6], [0.4, 0.2]], metric="ap_car")
-    # only domain A has buses; client B cannot know them
+def test_a_model_is_held_against_the_domains_own_model_on_the_same_classes() -> None:
+    rows = matrix("own_domain", [[0.8, 0.6], [0.5, 0.4]], metric="ap_car")
+    # only domain A has buses; client B cannot know them, and they are harder for A too
     rows += [(0, "own_domain", client, "A", "ap_bus", value) for client, value in (("A", 0.4), ("B", 0.0))]
-    found = overall.common_classes(study(rows)).set_index(["client", "domain"])["value"]
-    assert found["A", "A"] == pytest.approx(0.6)
-    assert found["A", "B"] == pytest.approx(0.6)
-    assert found["B", "A"] == pytest.approx(0.4)
-    assert found["B", "B"] == pytest.approx(0.2)
+    found = overall.behind_home(study(rows)).set_index(["classes", "client", "domain"])["value"]
+    assert found["all", "B", "A"] == pytest.approx(-0.35)
+    assert found["common", "B", "A"] == pytest.approx(-0.3)
+    assert found["common", "A", "B"] == found["all", "A", "B"] == pytest.approx(0.2)
+    assert found["all", "A", "A"] == found["common", "B", "B"] == 0
 
 
 def invented(best: str) -> Study:

@@ -92,6 +92,10 @@ def test_matrices_are_drawn_in_one_scale_with_clients_as_rows() -> None:
     assert {axis.get_ylabel() for axis in panels} == {"model of client"}
     limits = {axis.collections[0].get_clim() for axis in panels}
     assert limits == {(0.0, 0.5)}
+    around = detection.matrices(
+        rows.assign(value=-rows["value"]), panels, label="NDS", title="Gap", differences=True
+    )
+    assert around.axes[0].collections[0].get_clim() == pytest.approx((-0.5, 0.5))
 
 
 def test_gains_of_two_sources_keep_their_titles_and_scales_around_zero() -> None:
