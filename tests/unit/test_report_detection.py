@@ -87,10 +87,10 @@ def test_matrices_are_drawn_in_one_scale_with_clients_as_rows() -> None:
     )
     panels = {"own_domain": "alone", "fedavg": "FedAvg", "fedcka": "FedCKA"}
     figure = detection.matrices(rows, panels, label="NDS", title="Transfer")
-    panels = [axis for axis in figure.axes if axis.get_visible() and axis.get_title()]
-    assert [axis.get_title() for axis in panels] == ["alone", "FedAvg", "FedCKA"]
-    assert {axis.get_ylabel() for axis in panels} == {"model of client"}
-    limits = {axis.collections[0].get_clim() for axis in panels}
+    drawn = [axis for axis in figure.axes if axis.get_visible() and axis.get_title()]
+    assert [axis.get_title() for axis in drawn] == ["alone", "FedAvg", "FedCKA"]
+    assert {axis.get_ylabel() for axis in drawn} == {"model of client"}
+    limits = {axis.collections[0].get_clim() for axis in drawn}
     assert limits == {(0.0, 0.5)}
     around = detection.matrices(
         rows.assign(value=-rows["value"]), panels, label="NDS", title="Gap", differences=True
