@@ -32,7 +32,12 @@ def continual() -> pd.DataFrame:
                             own | {"metric": "task_accuracy", "task": i, "value": value + i}
                             for i in range(tasks)
                         ]
-                    rows.append(base | {"scope": "cil", "metric": "majority", "task": -1, "value": 25.0})
+                    whole = {"majority": 25.0, "balanced_accuracy": 30.0 + shift, "macro_f1": 20.0 + seed}
+                    whole["constant"] = float(method == "vcl_code" and split != "IID")
+                    rows += [
+                        base | {"scope": "cil", "metric": name, "task": -1, "value": value}
+                        for name, value in whole.items()
+                    ]
     return pd.DataFrame(rows)
 
 
@@ -46,6 +51,18 @@ def test_overall_accuracy_is_class_incremental_and_the_average_is_task_aware_as_
     assert row["average, task known: vcl_code"] == "91.0 ± 1.0"
     assert list(table.index[:2]) == ["digits, IID", "digits, α = 0.3"]
     assert (table.loc["digits, IID", ["overall: paper", "average, task known: paper"]] == "–").all()
+
+
+def test_unequal_classes_have_balanced_accuracy_and_f1_and_collapsed_heads_are_marked() -> None:
+    table = vcl_tables.unequal_classes(continual())
+    assert table.loc["octmnist, IID"].to_dict() == {
+        "balanced: vcl": "30.0 ± 0.0",
+        "balanced: vcl_code": "40.0 ± 0.0",
+        "macro-F1: vcl": "21.0 ± 1.0",
+        "macro-F1: vcl_code": "21.0 ± 1.0",
+    }
+    assert table.loc["digits, α = 0.3", "macro-F1: vcl_code"] == "21.0 ± 1.0 †"
+    assert "†" not in table.loc["digits, α = 0.3", "macro-F1: vcl"]
 
 
 def test_each_case_has_the_printed_tasks_above_both_of_ours() -> None:
