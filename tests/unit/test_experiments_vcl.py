@@ -103,7 +103,7 @@ def test_without_weights_classifiers_are_those_of_the_baselines_own_training() -
     training = vcl_oneshot.budget(scene.settings, "classifiers")
     with one_thread():
         alone = train_clients([scene.settings.model], clients, scene.problem, training, 0)
-    stored = vcl_oneshot.classifier_run(scene, "IID", 0).tensors
+        stored = vcl_oneshot.classifier_run(scene, "IID", 0).tensors
     for k, model in enumerate(alone):
         assert all(torch.equal(stored[f"{k}/{name}"], t) for name, t in model.state_dict().items())
 
