@@ -14,14 +14,35 @@ import pytest
 import torch
 
 from fedlib.errors import InputError
-from fedlib.experiments import settings, vcl
+from fedlib.experiments import settings, vcl, vcl_continual, vcl_oneshot
 from fedlib.experiments.settings import VCLSettings
+from fedlib.experiments.study import Study
+from fedlib.experiments.vcl_pages import PRESET_ROWS
+from fedlib.methods.continual.registry import METHODS
 from fedlib.runs import Store
 
 SHORT: dict[str, Any] = {
     "num_clients": 2, "seeds": 1, "device": "cpu", "weights": None,
     "options": {
         "epochs": 1, "batch_size": 16, "synthetic_per_class": 10, "replay_per_class": 10, "head_epochs": 1,
+    },
+}  # fmt: skip
+# the budgets of the baselines, whose steps are the papers' otherwise
+ONE_STEP: dict[str, Any] = {
+    "classifiers": {"epochs": 1},
+    "baselines": {
+        "fedavg": {"rounds": 1}, "fedpft": {"components": 2, "head_epochs": 1},
+        "dafl": {"epochs": 1, "iterations": 1, "batch_size": 8, "width": 8},
+        "dense": {"epochs": 1, "generator_steps": 1, "batch_size": 8, "width": 8},
+        "fedisca": {"epochs": 1, "inversion": {"steps": 1, "batch_size": 8}},
+        "e_fedisca": {"epochs": 1, "levels": 1, "inversion": {"steps": 1, "batch_size": 8}},
+        "fbpft_vi": {"synthetic_per_class": 5, "head_epochs": 1, "vi_steps": 5},
+    },
+    "training": {"epochs": 1},
+    "continual": {
+        "gr": {"iterations": 1, "hidden": 8, "batch_size": 4}, "bir": {"iterations": 1, "hidden": 8},
+        "muc_mas": {"side_epochs": 1, "samples": 2}, "eeil": {"tuning_epochs": 1}, "eft": {"epochs": 1},
+        "ewc": {"samples": 1}, "rwalk": {"samples": 1}, "mas": {"samples": 1}, "gpm": {"samples": 4},
     },
 }  # fmt: skip
 ROW: dict[str, Any] = {"paper": ("paper", {})}
@@ -35,18 +56,24 @@ vcl.rows(settings.load("vcl", "paper", {SHORT!r}), {ROW!r}, ["IID"])
 
 @pytest.fixture(autouse=True)
 def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small bloodmnist.npz in MedMNIST's format, found through FEDLIB_DATA."""
+    """Small files in MedMNIST's format, found through FEDLIB_DATA; returns bloodmnist.npz."""
     monkeypatch.setenv("FEDLIB_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("FEDLIB_HOME", str(tmp_path / "store"))
     monkeypatch.setenv("FEDLIB_WORKERS", "1")
+    folder = tmp_path / "data" / "medmnist"
+    folder.mkdir(parents=True)
+    write(folder / "octmnist.npz", classes=4, shape=(28, 28), train=20)
+    return write(folder / "bloodmnist.npz", classes=8, shape=(28, 28, 3), train=48)
+
+
+def write(path: Path, classes: int, shape: tuple[int, ...], train: int) -> Path:
     rng = np.random.default_rng(3)
     arrays: dict[str, np.ndarray] = {}
-    for split, n in (("train", 96), ("val", 16), ("test", 32)):
-        labels = np.arange(n, dtype=np.uint8) % 8
-        pictures = rng.integers(0, 100, (n, 28, 28, 3)) + 18 * labels[:, None, None, None]
+    for split, n in (("train", train), ("val", classes), ("test", classes)):
+        labels = np.arange(n, dtype=np.uint8) % classes
+        level = labels.reshape(-1, *[1] * len(shape))
+        pictures = rng.integers(0, 100, (n, *shape)) + 18 * level
         arrays |= {f"{split}_images": pictures.astype(np.uint8), f"{split}_labels": labels[:, None]}
-    path = tmp_path / "data" / "medmnist" / "bloodmnist.npz"
-    path.parent.mkdir(parents=True)
     np.savez(path, **arrays)
     return path
 
@@ -79,6 +106,39 @@ def test_it_runs_with_the_paper_s_network_and_a_killed_process_loses_no_client(
     (uplinks,) = resumed.select(metric="uplinks")["value"]
     assert uplinks == 1
     assert resumed.select(metric="overall_accuracy", scope="cil")["value"].between(0, 100).all()
+
+
+def scored(study: Study, wanted: set[str]) -> None:
+    assert set(study.metrics["row"]) == wanted
+    assert study.select(metric="overall_accuracy", scope="cil")["value"].between(0, 100).all()
+
+
+def test_table_1_starts_in_both_versions() -> None:
+    own = short(train_per_class=4).for_scenario("table_1").for_dataset("bloodmnist")
+    scored(vcl.rows(own, PRESET_ROWS, ["IID"]), {"vcl", "vcl_code"})
+
+
+def test_tables_2_and_3_start_with_every_one_shot_method() -> None:
+    own = short(**ONE_STEP, train_per_class=4).for_scenario("tables_2_3").for_dataset("bloodmnist")
+    scored(vcl_oneshot.oneshot(own, partitions=["IID"]), set(vcl_oneshot.METHODS))
+
+
+def test_tables_4_and_5_start_with_the_five_backbones() -> None:
+    own = short(**ONE_STEP, num_clients=5, train_per_class=3).for_scenario("heterogeneous")
+    scored(vcl.rows(own.for_dataset("bloodmnist"), ROW, ["IID"]), {"paper"})
+
+
+def test_table_6_starts_with_every_continual_method() -> None:
+    own = short(**ONE_STEP, train_per_class=2, num_tasks=2).for_scenario("table_6")
+    scored(vcl_continual.continual(own.for_dataset("bloodmnist")), set(METHODS))
+
+
+def test_tables_7_and_8_start_with_their_own_order_and_methods() -> None:
+    own = short(**ONE_STEP).for_scenario("tables_7_and_8").for_dataset("octmnist")
+    study = vcl_continual.continual(own, ["finetune", "owm", "gr", "bir"])
+    scored(study, {"finetune", "owm", "gr", "bir"})
+    assert study.runs[0].config["class_order"] == [0, 3, 1, 2]
+    assert "icarl" not in vcl_continual.allowed(own)
 
 
 def test_every_scenario_of_the_tables_loads_with_the_paper_s_sets() -> None:
