@@ -348,7 +348,8 @@ def _sentence(
         share = ""
         if len(names) > 1:
             holding = round(_share_holding(rule, groups) * len(names))
-            share = f" in {holding} of {len(names)} groups ({_judged(rule, groups)})"
+            it = "" if holds else ", it holds"
+            share = f"{it} in {holding} of {len(names)} groups ({_judged(rule, groups)})"
         where = ", ".join(filter(None, (weakest.name, weakest.against)))
         least = f"; least in {where}" if where else ""
         why = "" if holds else _why_not(rule, weakest)

@@ -497,7 +497,7 @@ def test_the_reason_names_a_group_that_fails_and_not_one_with_a_smaller_differen
     unsteady = frame(mpt=[0.9, 0.5, 0.7], ncm=[0.2, 0.5, 0.4]).assign(task="unsteady")
     result = verdict.judge(rule, pd.concat([steady, unsteady]), DIGITS)
     assert result.word == NOT_REPRODUCED
-    assert "no in 1 of 2 groups" in result.sentence
+    assert "no, it holds in 1 of 2 groups" in result.sentence
     assert "least in task unsteady" in result.sentence
     assert "undecided with 3 seeds" in result.sentence
 
