@@ -331,7 +331,7 @@ def test_a_claim_over_groups_must_hold_in_the_stated_share_of_them() -> None:
     assert word(rule, results) == NOT_REPRODUCED
     assert word(rule | {"share": 0.75}, results) == TREND
     found = verdict.judge(entry(rule), results, DIGITS)
-    assert "no in 3 of 4 groups (task a, b, c, d); least in task c" in found.sentence
+    assert "no, it holds in 3 of 4 groups (task a, b, c, d); least in task c" in found.sentence
     assert [group.holds for group in found.parts[0].groups] == [True, True, False, True]
 
 
@@ -684,7 +684,8 @@ def test_one_class_without_a_loss_is_enough_to_fail_for_all_classes(results: pd.
     result = verdict.judge(register.lookup("MPT-16"), spared, DIGITS)
     assert result.word == NOT_REPRODUCED
     assert (
-        "no in 2 of 4 groups (rare_class 1, 8; remaining 0.02, 0.1); least in rare_class 8" in result.sentence
+        "no, it holds in 2 of 4 groups (rare_class 1, 8; remaining 0.02, 0.1); least in rare_class 8"
+        in result.sentence
     )
     assert verdict.judge(register.lookup("MPT-13"), spared, DIGITS).word == TREND
 
