@@ -95,7 +95,7 @@ def blind_spots(settings: FedCKASettings) -> pd.DataFrame:
 
 
 def effective_directions(x: torch.Tensor) -> float:
-    """Return (tr C)^2 / |C|^2 of the covariance C of ``x`` (n, p): from 1, one direction, to at most p."""
+    """Return ``(tr C)^2 / |C|^2`` of the covariance C of ``x`` (n, p): from 1, one direction, to at most p."""
     centred = x.double() - x.double().mean(0)
     covariance = centred.T @ centred
     return float(covariance.trace() ** 2 / covariance.square().sum())
