@@ -16,7 +16,7 @@ from sklearn.manifold import TSNE
 from fedlib import seeds
 from fedlib.report.figures import PALETTE, WIDTH, style
 
-_MARKERS = "osD^vP*X<>hdp8"
+_MARKERS = (*"osD^vP*X<>hdp8", (4, 1, 0))  # as many as methods: the last is a star with four points
 
 
 def side_by_side(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import torch
 
-from fedlib.report.transfer import in_two_dimensions
+from fedlib.experiments.vcl_pages import LABELS
+from fedlib.report.transfer import against_bytes, in_two_dimensions
 from fedlib.seeds import torch_generator
 
 NAMES = ["left", "right"]
@@ -59,4 +61,16 @@ def test_the_sets_share_the_axes_of_their_row() -> None:
     assert axes[0].get_xlim() == axes[1].get_xlim()
     assert axes[2].get_ylim() == axes[3].get_ylim()
     assert axes[0].get_xlim() != axes[2].get_xlim()
+    plt.close("all")
+
+
+def test_every_method_has_a_marker_of_its_own() -> None:
+    rows = [
+        {"seed": 0, "partition": "IID", "method": name, "metric": metric, "value": 10.0}
+        for name in LABELS
+        for metric in ("overall_accuracy", "uplink_bytes")
+    ]
+    figure = against_bytes(pd.DataFrame(rows), names=LABELS, title="bytes", ylabel="accuracy, %")
+    markers = [str(line.get_marker()) for line in figure.axes[0].lines if str(line.get_marker()) != "None"]
+    assert len(set(markers)) == len(LABELS)
     plt.close("all")
