@@ -80,9 +80,10 @@ def _feature_form(x: Tensor, y: Tensor) -> float:
 def _centred(m: Tensor) -> tuple[np.ndarray, np.ndarray, bool]:
     """Return X~, X~' X~, and whether X is constant, see ``is_constant``."""
     values = m.detach().cpu().double().numpy()
-    mean = values.mean(axis=0)
-    values = values - mean
-    own = values.T @ values
+    with np.errstate(invalid="ignore"):  # infinities become NaN, which is refused below
+        mean = values.mean(axis=0)
+        values = values - mean
+        own = values.T @ values
     centred = float(own.trace())
     if not math.isfinite(centred):
         raise FloatingPointError("activations are not finite")

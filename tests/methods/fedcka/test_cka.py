@@ -118,6 +118,15 @@ def test_guards() -> None:
         linear_cka(X, Y, hsic="empirical")  # type: ignore[arg-type]
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("rows", [3, 40])  # the Gram form and the feature form
+def test_infinite_activations_are_refused_in_one_voice(rows):
+    wrong = torch.arange(4.0 * rows).reshape(rows, 4)
+    wrong[0, 0] = torch.inf
+    with pytest.raises(FloatingPointError, match="not finite"):
+        linear_cka(wrong, torch.rand(rows, 4, generator=torch.Generator().manual_seed(0)))
+
+
 def test_matrices_that_are_too_large_are_refused() -> None:
     with pytest.raises(InputError, match="4096"):
         linear_cka(draw(4200, 3), draw(4200, 2), hsic="unbiased")
