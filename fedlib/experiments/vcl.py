@@ -50,13 +50,14 @@ def rows(
     number belongs to no task), metric, value. With several encoders of the test images, one for each client, every
     number is their mean.
 
-    Metrics of both stages: overall_accuracy, average_accuracy, task_accuracy (after the last task); in the scope
-    cil also balanced_accuracy, macro_f1, majority and constant. Of ``tasks``: accuracy (of each task after each),
-    forgetting (the paper's), forgetting_code, bwt. Of ``messages``: uplinks (most of any client), uplink_bytes
-    and downlink_bytes (mean of a client). Of ``features``: how far draws are from the real features of the same
-    client and class, medians over both; see :func:`fedlib.methods.vcl.diagnostics.diagnose`. Accuracies and
-    forgetting in percent. In the scope taw single_class_tasks is the number of tasks of one class, whose
-    task-aware accuracy is 100 by construction.
+    Metrics of both stages: overall_accuracy, average_accuracy, task_accuracy (after the last task); in the scopes
+    taw and cil also balanced_accuracy, macro_f1, majority and constant, see :meth:`AccuracyMatrix.overall`, and
+    average_majority, the average accuracy of the best constant predictor. Of ``tasks``: accuracy (of each task
+    after each), forgetting (the paper's), forgetting_code, bwt. Of ``messages``: uplinks (most of any client),
+    uplink_bytes and downlink_bytes (mean of a client). Of ``features``: how far draws are from the real features
+    of the same client and class, medians over both; see :func:`fedlib.methods.vcl.diagnostics.diagnose`.
+    Accuracies and forgetting in percent. In the scope taw single_class_tasks is the number of tasks of one class,
+    whose task-aware accuracy is 100 by construction.
 
     Args:
         settings: of the experiment.
@@ -189,18 +190,18 @@ def tidy(matrices: Mapping[str, AccuracyMatrix], stage: str) -> pd.DataFrame:
     found: list[tuple[Any, ...]] = []
     for matrix in matrices.values():
         for scope in SCOPES:
-            a, scores = matrix.values[scope], matrix.scores(scope)
+            a, scores, labels = matrix.values[scope], matrix.scores(scope), matrix.overall(scope)
             numbers = {
-                "overall_accuracy": 100 * float((matrix.predicted[scope] == matrix.labels).mean()),
+                "overall_accuracy": labels["accuracy"],
                 "average_accuracy": scores["avg_acc"],
                 "forgetting": scores["forgetting_paper"],
                 "forgetting_code": scores["forgetting_code"],
                 "bwt": scores["bwt"],
             }
-            if scope == "cil":
-                labels = matrix.overall(scope)
+            if scope != "all":
                 names = ("balanced_accuracy", "macro_f1", "majority", "constant")
                 numbers |= {name: labels[name] for name in names}
+                numbers["average_majority"] = matrix.constant_average(scope)
             if scope == "taw":
                 numbers["single_class_tasks"] = float(len(matrix.single))
             found += [(stage, scope, NO_TASK, NO_TASK, name, value) for name, value in numbers.items()]

@@ -141,14 +141,17 @@ def conditions(by_space: Mapping[str, Study]) -> pd.DataFrame:
 def scores(study: Study) -> pd.DataFrame:
     """Return what the pages print of each row, in the columns seed, row, metric and value.
 
-    Metrics, in percent where they are accuracies: ``cil`` (overall accuracy, class-incremental), ``taw`` (average
-    of the tasks, task-aware), ``joint`` (overall accuracy of one head trained on all classes at once),
+    Metrics, in percent where they are accuracies: ``cil`` (overall accuracy, class-incremental), ``balanced`` and
+    ``macro_f1`` (class-incremental), ``taw`` (average of the tasks, task-aware), ``joint`` (overall accuracy of
+    one head trained on all classes at once),
     ``forgetting`` and ``forgetting_code`` (class-incremental), ``forgetting_taw`` (task-aware, the paper's
     formula), ``uplinks``, ``upload`` and ``download`` (kB of a client); ``cosine_real``, ``cosine_synthetic`` and
     ``scatter_ratio`` of features, as in :func:`fedlib.experiments.vcl.rows`.
     """
     wanted = {
         ("tasks", "cil", "overall_accuracy"): "cil",
+        ("tasks", "cil", "balanced_accuracy"): "balanced",
+        ("tasks", "cil", "macro_f1"): "macro_f1",
         ("tasks", "taw", "average_accuracy"): "taw",
         ("joint", "cil", "overall_accuracy"): "joint",
         ("tasks", "cil", "forgetting"): "forgetting",
@@ -168,6 +171,18 @@ def scores(study: Study) -> pd.DataFrame:
         unit = 1000 if name in ("upload", "download") else 1
         parts.append(rows.assign(metric=name, value=rows["value"] / unit)[["seed", "row", "metric", "value"]])
     return pd.concat(parts, ignore_index=True)
+
+
+def constant_floor(study: Study) -> str:
+    """Return in words what always naming the largest class of the test set scores, and the collapsed rows.
+
+    A row has collapsed when with most seeds one class takes more than 99 % of its class-incremental predictions.
+    """
+    frame = study.select(stage="tasks", scope="cil")
+    floor = frame.loc[frame["metric"] == "majority", "value"].mean()
+    share = frame[frame["metric"] == "constant"].groupby("row", sort=False)["value"].mean()
+    names = ", ".join(map(str, share.index[share > 0.5])) or "none"
+    return f"Always naming the largest class: {floor:.1f} %. Collapsed rows: {names}."
 
 
 def beside(studies: Mapping[str, Study]) -> pd.DataFrame:

@@ -12,12 +12,18 @@ import pandas as pd
 from fedlib.errors import InputError
 from fedlib.report.register import select
 from fedlib.report.tables import mean_sd
+from fedlib.report.vcl_tables import COLLAPSED
 
 _ACCURACIES = {
     ("cil", "overall_accuracy"): "overall",
-    ("cil", "balanced_accuracy"): "balanced",
     ("cil", "average_accuracy"): "average, class-incremental",
     ("taw", "average_accuracy"): "average, task-aware",
+}
+_BY_CLASS = {
+    ("cil", "balanced_accuracy"): "balanced: all classes",
+    ("taw", "balanced_accuracy"): "balanced: task known",
+    ("cil", "macro_f1"): "macro-F1: all classes",
+    ("taw", "macro_f1"): "macro-F1: task known",
 }
 _LOSSES = {
     ("cil", "forgetting"): "class-incremental",
@@ -51,9 +57,49 @@ def scores(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
         InputError: results of several data sets.
     """
     table = _means(frame, _ACCURACIES)
-    flags = frame[frame["metric"] == "constant"].groupby("method")["value"].agg(["sum", "count"])
+    flags = _constant(frame).groupby("method")["value"].agg(["sum", "count"])
     table["constant"] = [f"{int(flags['sum'][m])} of {flags['count'][m]}" for m in table.index]
     return _named(table, names)
+
+
+def unequal_classes(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """Return what an accuracy hides where classes are unequal, percent: mean ± sd over seeds.
+
+    Balanced accuracy and macro-F1 over the test images of all tasks, in both scopes. Predictors that are constant
+    with most seeds, each by its scope, are marked by :data:`fedlib.report.vcl_tables.COLLAPSED`.
+
+    Args:
+        frame: results on one data set.
+        names: of the methods, in the order of the rows.
+
+    Raises:
+        InputError: results of several data sets.
+    """
+    table = _means(frame, _BY_CLASS)
+    for (scope, _), column in _BY_CLASS.items():
+        share = _constant(frame, scope).groupby("method")["value"].mean()
+        for method in share.index[share > 0.5]:
+            table.loc[method, column] += f" {COLLAPSED}"
+    return _named(table, names)
+
+
+def collapsed(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
+    """Return with how many seeds a method's final class-incremental predictor is constant, by data set.
+
+    Methods with none have no row.
+
+    Args:
+        frame: results.
+        names: of the methods, in the order of the rows.
+    """
+    counts = _constant(frame).pivot_table(
+        index="method", columns="dataset", values="value", aggfunc="sum", fill_value=0, sort=False
+    )
+    return _named(counts[counts.sum(axis=1) > 0].astype(int), names)
+
+
+def _constant(frame: pd.DataFrame, scope: str = "cil") -> pd.DataFrame:
+    return frame[(frame["metric"] == "constant") & (frame["scope"] == scope)]
 
 
 def losses(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
@@ -82,10 +128,12 @@ def _means(frame: pd.DataFrame, columns: Mapping[tuple[str, str], str]) -> pd.Da
 
 
 def floor(frame: pd.DataFrame) -> str:
-    """Return the accuracy of always naming the largest class of the test set, in words."""
+    """Return in words what the best constant predictors score, overall and as an average over the tasks."""
     _one_set(frame)
-    value = frame.loc[frame["metric"] == "majority", "value"].mean()
-    return f"Always naming the largest class: {value:.1f} % overall."
+    names = {"majority": "overall", "average_majority": "on average over the tasks"}
+    found = frame[frame["metric"].isin(names)].groupby(["scope", "metric"])["value"].mean()
+    values = {s: " and ".join(f"{found[s, m]:.1f} % {w}" for m, w in names.items()) for s in SCOPES}
+    return f"Always naming one class scores {values['cil']}; one of the known task, {values['taw']}."
 
 
 def forgetting(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:

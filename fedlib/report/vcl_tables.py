@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedlib.data import card
 from fedlib.experiments.settings import VCLSettings
+from fedlib.experiments.vcl_scene import Scene
+from fedlib.models.embedding import IMAGENET_SIZE
 from fedlib.report.printed import printed
 from fedlib.report.tables import mean_sd
 
@@ -25,15 +26,26 @@ _PRINTED = {
 }  # fmt: skip
 
 
-def scale(settings: VCLSettings) -> str:
-    """Say how results were computed: kinds of data, encoder of all methods and its start, profile, seeds."""
+def scale(settings: VCLSettings, *datasets: str) -> str:
+    """Say how results were computed: data, their kind and pixels a side, encoder and its start, profile, seeds.
+
+    Args:
+        settings: of the results.
+        datasets: names of some of the settings' sets; none takes all.
+    """
     kinds: dict[str, list[str]] = {}
-    for name in settings.datasets:
-        kinds.setdefault(card(settings.for_dataset(name).dataset).kind, []).append(name)
+    for name in datasets or settings.datasets:
+        images = Scene.of(settings.for_dataset(name)).images
+        kinds.setdefault(f"{images.card.kind}, {images.image_size} pixels", []).append(name)
     data = "; ".join(f"{', '.join(names)} ({kind})" for kind, names in kinds.items())
-    start = "random weights" if settings.weights is None else f"weights {Path(settings.weights).name}"
+    backbones = list(dict.fromkeys(settings.encoders)) or [settings.model]
+    encoders = f"encoder{'s' if len(backbones) > 1 else ''} {', '.join(backbones)}"
+    weights = Path(settings.weights or "")
+    start = f"weights {weights.name}" if weights.name else "random weights"
+    if weights.name and not weights.suffix:  # of ImageNet, and no file of the reader's
+        start += f", images enlarged to {IMAGENET_SIZE} pixels"
     seeds = f"{settings.seeds} seed{'s' if settings.seeds > 1 else ''}"
-    return f"{data}; encoder {settings.model}, {start}; profile {settings.profile}, {seeds}"
+    return f"{data}; {encoders}, {start}; profile {settings.profile}, {seeds}"
 
 
 def partition(name: str) -> str:
@@ -50,8 +62,9 @@ def class_incremental(results: pd.DataFrame, methods: Sequence[str] = ("vcl", "v
 
     Returns:
         A row for each data set and partition; columns by quantity: the printed number, then one of ours for each
-        of ``methods``, "mean ± sd" over seeds, and the share of the largest class.
+        of ``methods``, "mean ± sd" over seeds, and what the best constant predictor scores.
     """
+    floors = {"cil": "majority", "taw": "average_majority"}
     wanted = {
         "overall": ("overall_accuracy", "cil", "overall_acc"),
         "average, task known": ("average_accuracy", "taw", "avg_acc"),
@@ -63,26 +76,31 @@ def class_incremental(results: pd.DataFrame, methods: Sequence[str] = ("vcl", "v
         rows = own[(own["metric"] == metric) & (own["scope"] == scope)]
         means = mean_sd(rows, by="case", columns="method", digits=1)
         found |= {f"{quantity}: {method}": means[method] for method in methods}
-    majority = own[own["metric"] == "majority"].groupby("case")["value"].mean()
-    found["largest class"] = majority.map("{:.1f}".format)
+        floor = (
+            own[(own["metric"] == floors[scope]) & (own["scope"] == scope)].groupby("case")["value"].mean()
+        )
+        found[f"{quantity}: constant"] = floor.map("{:.1f}".format)
     return _in_order(pd.DataFrame(found), own)
 
 
-def unequal_classes(results: pd.DataFrame, methods: Sequence[str] = ("vcl", "vcl_code")) -> pd.DataFrame:
-    """Return what an accuracy hides where classes are unequal: balanced accuracy and macro-F1, among all classes.
+def unequal_classes(
+    results: pd.DataFrame, methods: Sequence[str] = ("vcl", "vcl_code"), scope: str = "cil"
+) -> pd.DataFrame:
+    """Return what an accuracy hides where classes are unequal: balanced accuracy and macro-F1.
 
     Methods that gave one class to more than 99 % of the images with most seeds are marked by :data:`COLLAPSED`.
 
     Args:
         results: of ``vcl_pages.continual``.
         methods: rows of VCL-FPFT.
+        scope: ``cil``, among all classes, or ``taw``, among those of the known task.
 
     Returns:
         A row for each data set and partition; columns ``balanced: <method>`` and ``macro-F1: <method>``,
         "mean ± sd" over seeds.
     """
     own = _by_case(results)
-    own = own[own["scope"] == "cil"]
+    own = own[own["scope"] == scope]
     flags = own[own["metric"] == "constant"].groupby(["case", "method"])["value"].mean()
     found: dict[str, pd.Series] = {}
     for metric, words in (("balanced_accuracy", "balanced"), ("macro_f1", "macro-F1")):

@@ -138,3 +138,15 @@ def test_the_natural_order_changes_the_tasks_of_every_seed_but_the_first(home: p
     assert not np.array_equal(values[0][~first], values[1][~first])
     both = vcl_parts.beside({"drawn": own, "natural": other})
     assert set(both["row"]) == {"paper, drawn", "paper, natural"}
+
+
+def test_the_floor_names_the_largest_class_and_rows_that_name_one_class_only() -> None:
+    values = {("same", 0): 1.0, ("same", 1): 1.0, ("some", 0): 0.0, ("some", 1): 1.0}
+    found = [
+        {"seed": seed, "row": row, "stage": "tasks", "scope": scope, "metric": metric, "value": value}
+        for (row, seed), constant in values.items()
+        for scope, floor in (("cil", 20.0), ("taw", 60.0))
+        for metric, value in (("constant", constant), ("majority", floor))
+    ]
+    text = vcl_parts.constant_floor(Study((), pd.DataFrame(found)))
+    assert text == "Always naming the largest class: 20.0 %. Collapsed rows: same."

@@ -17,11 +17,14 @@ def results(dataset: str = "bloodmnist") -> pd.DataFrame:
         for shift, method in enumerate(NAMES):
             for scope in ("cil", "taw", "all"):
                 base = {"seed": seed, "dataset": dataset, "method": method, "scope": scope, "task": -1}
-                for metric, value in (("overall_accuracy", 40.0), ("forgetting", 20.0), ("constant", 0.0)):
-                    if metric == "constant" and scope != "cil":
-                        continue
-                    value = float(seed) if (metric, method) == ("constant", "ewc") else value + shift + seed
+                values = {"overall_accuracy": 40.0, "balanced_accuracy": 30.0, "macro_f1": 25.0}
+                for metric, value in (values | {"forgetting": 20.0, "constant": 0.0}).items():
+                    value = value + shift + seed
+                    if metric == "constant":  # EWC with one seed, Finetune with both where the task is known
+                        value = {"ewc": float(seed), "finetune": float(scope == "taw")}.get(method, 0.0)
                     rows.append(base | {"metric": metric, "value": value})
+                for metric, value in {"majority": 15.0, "average_majority": 33.3}.items():
+                    rows.append(base | {"metric": metric, "value": value * (1 + (scope == "taw"))})
                 rows.append(base | {"metric": "task_accuracy", "task": 0, "value": 1.0})
     return pd.DataFrame(rows)
 
@@ -31,6 +34,26 @@ def test_scores_are_means_over_seeds_in_the_order_of_the_names() -> None:
     assert list(table.index) == list(NAMES.values())
     assert table.loc["Finetune", "overall"] == "40.5 ± 0.7"
     assert table.loc["EWC", "constant"] == "1 of 2"
+
+
+def test_unequal_classes_have_both_scores_in_both_scopes_and_collapsed_predictors_a_mark() -> None:
+    table = continual.unequal_classes(results(), NAMES)
+    assert list(table.index) == list(NAMES.values())
+    assert table.loc["Finetune"].tolist() == [
+        "30.5 ± 0.7", "30.5 ± 0.7 †", "25.5 ± 0.7", "25.5 ± 0.7 †",
+    ]  # fmt: skip
+    assert list(table) == [
+        f"{score}: {scope}" for score in ("balanced", "macro-F1") for scope in ("all classes", "task known")
+    ]
+    assert "†" not in "".join(table.loc["EWC"])  # one of two seeds
+    assert continual.collapsed(results(), NAMES).to_dict() == {"bloodmnist": {"EWC": 1}}
+
+
+def test_the_floor_names_the_best_constant_predictors() -> None:
+    assert continual.floor(results()) == (
+        "Always naming one class scores 15.0 % overall and 33.3 % on average over the tasks; "
+        "one of the known task, 30.0 % overall and 66.6 % on average over the tasks."
+    )
 
 
 def test_what_is_forgotten_stands_apart_from_accuracy() -> None:

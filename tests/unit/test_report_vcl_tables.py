@@ -38,6 +38,11 @@ def continual() -> pd.DataFrame:
                         base | {"scope": "cil", "metric": name, "task": -1, "value": value}
                         for name, value in whole.items()
                     ]
+                    whole |= {"macro_f1": 60.0, "constant": 0.0, "average_majority": 75.0}
+                    rows += [
+                        base | {"scope": "taw", "metric": name, "task": -1, "value": value}
+                        for name, value in whole.items()
+                    ]
     return pd.DataFrame(rows)
 
 
@@ -48,6 +53,7 @@ def test_overall_accuracy_is_class_incremental_and_the_average_is_task_aware_as_
     assert row["overall: paper"] == f"{paper['overall_acc']:.2f}"
     assert row["average, task known: paper"] == f"{paper['avg_acc']:.2f}"
     assert row["overall: vcl"] == "41.0 ± 1.0"
+    assert (row["overall: constant"], row["average, task known: constant"]) == ("25.0", "75.0")
     assert row["average, task known: vcl_code"] == "91.0 ± 1.0"
     assert list(table.index[:2]) == ["digits, IID", "digits, α = 0.3"]
     assert (table.loc["digits, IID", ["overall: paper", "average, task known: paper"]] == "–").all()
@@ -63,6 +69,8 @@ def test_unequal_classes_have_balanced_accuracy_and_f1_and_collapsed_heads_are_m
     }
     assert table.loc["digits, α = 0.3", "macro-F1: vcl_code"] == "21.0 ± 1.0 †"
     assert "†" not in table.loc["digits, α = 0.3", "macro-F1: vcl"]
+    known = vcl_tables.unequal_classes(continual(), scope="taw")
+    assert known.loc["digits, α = 0.3", "macro-F1: vcl_code"] == "60.0 ± 0.0"
 
 
 def test_each_case_has_the_printed_tasks_above_both_of_ours() -> None:
@@ -95,14 +103,21 @@ def test_printed_one_shot_cells_come_from_the_table_of_the_partition(split: str,
     assert vcl_tables.one_shot_printed(split).loc["vcl", "bloodmnist"] == value
 
 
-def test_the_scale_names_the_kind_of_each_set() -> None:
-    config = settings.load("vcl", "quick").for_scenario("tables_2_3")
-    text = vcl_tables.scale(config)
-    assert text.startswith(
-        "digits (real); bloodmnist, octmnist (surrogate); encoder cnn3_bn, random weights; profile quick"
+def test_the_scale_names_kind_and_size_of_each_set_and_the_encoders() -> None:
+    config = settings.load("vcl", "smoke", {"weights": "/somewhere/of/mine/encoder.pth"})
+    table_6 = config.for_scenario("table_6")
+    assert vcl_tables.scale(table_6) == (
+        "digits (real, 8 pixels); bloodmnist (surrogate, 14 pixels); encoder cnn3_bn, weights encoder.pth; "
+        "profile smoke, 1 seed"
     )
-    local = settings.load("vcl", "quick", {"weights": "/somewhere/of/mine/encoder.pth"})
-    assert "encoder cnn3_bn, weights encoder.pth; profile quick" in vcl_tables.scale(local)
+    plain = settings.load("vcl", "smoke").for_scenario("table_6")
+    assert vcl_tables.scale(plain, "digits").startswith(
+        "digits (real, 8 pixels); encoder cnn3_bn, random weights;"
+    )
+    named = plain.model_copy(update={"weights": "efficientnet-lite0"})
+    assert "weights efficientnet-lite0, images enlarged to 224 pixels" in vcl_tables.scale(named, "digits")
+    five = settings.load("vcl", "smoke").for_scenario("heterogeneous")
+    assert "encoders cnn3_bn, wrn16_2, vgg8_bn, random weights" in vcl_tables.scale(five)
 
 
 def test_figures_have_a_panel_for_each_set_and_scope() -> None:

@@ -108,10 +108,40 @@ class AccuracyMatrix:
     def overall(self, scope: str = "cil") -> dict[str, float]:
         """Return :func:`label_scores` after the latest task on the test samples of all tasks together.
 
+        In the scope taw a constant predictor knows the task, too: ``majority`` is the accuracy of always naming
+        the most frequent class of the sample's own task, and ``constant`` says whether in every task of several
+        classes one class takes more than 99 % of the predictions.
+
         Raises:
             InputError: unknown scope.
         """
-        return label_scores(self.labels, self.predicted[choose("scope", scope, SCOPES)], len(self._task_of))
+        predicted = self.predicted[choose("scope", scope, SCOPES)]
+        found = label_scores(self.labels, predicted, len(self._task_of))
+        if scope != "taw":
+            return found
+        several = [self._own == t for t, n in enumerate(self.samples) if n and t not in self.single]
+        constant = all(np.bincount(predicted[own]).max() > CONSTANT * own.sum() for own in several)
+        return found | {
+            "majority": 100 * float(self._largest().sum() / len(self.labels)),
+            "constant": float(bool(several) and constant),
+        }
+
+    def constant_average(self, scope: str = "cil") -> float:
+        """Return the highest average accuracy over the tasks, percent, of a predictor that always names one class.
+
+        In the scope taw it names one class of each task. Tasks without test samples do not count.
+
+        Raises:
+            InputError: unknown scope.
+        """
+        shares = self._largest()[self.samples > 0] / self.samples[self.samples > 0]
+        best = shares.mean() if choose("scope", scope, SCOPES) == "taw" else shares.max() / len(shares)
+        return 100 * float(best)
+
+    def _largest(self) -> np.ndarray:
+        """Return the test samples of the most frequent class of each task, (T,)."""
+        counts = np.bincount(self.labels, minlength=len(self._task_of))
+        return np.array([counts[list(task)].max() for task in self.tasks])
 
 
 def continual_scores(matrix: np.ndarray) -> dict[str, float]:

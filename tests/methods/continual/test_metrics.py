@@ -97,6 +97,31 @@ def test_scope_cil_has_the_classes_seen_so_far_and_scope_all_the_whole_head() ->
     assert matrix.values["all"][0].tolist() == [0, 0]
 
 
+def test_a_constant_predictor_that_knows_the_task_has_a_floor_of_its_own() -> None:
+    labels = np.repeat([0, 1, 2, 3, 4], [6, 2, 3, 1, 8])
+    matrix = AccuracyMatrix(((0, 1), (2, 3), (4,)), labels)
+    largest = np.array([[3.0, 1, 2, 0, 5]] * 20)  # class 4; 0 and 2 where the task is known
+    matrix.record(2, largest, (0, 1, 2, 3, 4))
+    everywhere, known = matrix.overall("cil"), matrix.overall("taw")
+    assert (everywhere["majority"], everywhere["constant"]) == (40, 1)
+    assert (everywhere["accuracy"], everywhere["balanced_accuracy"]) == (40, 20)
+    assert (known["majority"], known["constant"]) == (pytest.approx(85), 1)
+    assert (known["accuracy"], known["balanced_accuracy"]) == (pytest.approx(85), 60)
+    assert matrix.constant_average("cil") == pytest.approx(100 / 3) == matrix.scores("cil")["avg_acc"]
+    assert matrix.constant_average("taw") == pytest.approx(250 / 3) == matrix.scores("taw")["avg_acc"]
+    largest[8:, 3] = 4  # of the second task, one class is still named for everything: 3
+    largest[:2, 1] = 9  # of the first, no longer
+    matrix.record(2, largest, (0, 1, 2, 3, 4))
+    assert matrix.overall("taw")["constant"] == 0
+
+
+def test_tasks_of_one_class_alone_leave_nothing_to_collapse() -> None:
+    matrix = AccuracyMatrix(((0,), (1,)), np.array([0, 1, 1]))
+    matrix.record(1, np.array([[1.0, 0]] * 3), (0, 1))
+    assert (matrix.overall("taw")["constant"], matrix.overall("cil")["constant"]) == (0, 1)
+    assert matrix.overall("taw")["majority"] == 100
+
+
 def test_equal_counts_make_the_average_the_overall_accuracy() -> None:
     labels = np.repeat([0, 1, 2, 3], 5)
     matrix = AccuracyMatrix(((0, 1), (2, 3)), labels)
