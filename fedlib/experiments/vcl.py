@@ -170,7 +170,9 @@ def _row(scene: Scene, partition: str, seed: int, options: Options, received: Ca
             "joint": joint(model, tasks, options, seed, device),
         }
         evaluated = {
-            stage: evaluate_encoders(head, got.features, scene.test.labels, options)
+            stage: evaluate_encoders(
+                head, got.features, scene.test.labels, options, tasks if stage == "joint" else None
+            )
             for stage, head in heads.items()
         }
         parts = [tidy(matrices, stage) for stage, matrices in evaluated.items()]
@@ -194,10 +196,13 @@ def tidy(matrices: Mapping[str, AccuracyMatrix], stage: str) -> pd.DataFrame:
             numbers = {
                 "overall_accuracy": labels["accuracy"],
                 "average_accuracy": scores["avg_acc"],
-                "forgetting": scores["forgetting_paper"],
-                "forgetting_code": scores["forgetting_code"],
-                "bwt": scores["bwt"],
             }
+            if stage != "joint":  # one head on all classes forgets nothing
+                numbers |= {
+                    "forgetting": scores["forgetting_paper"],
+                    "forgetting_code": scores["forgetting_code"],
+                    "bwt": scores["bwt"],
+                }
             if scope != "all":
                 names = ("balanced_accuracy", "macro_f1", "majority", "constant")
                 numbers |= {name: labels[name] for name in names}
@@ -205,10 +210,10 @@ def tidy(matrices: Mapping[str, AccuracyMatrix], stage: str) -> pd.DataFrame:
             if scope == "taw":
                 numbers["single_class_tasks"] = float(len(matrix.single))
             found += [(stage, scope, NO_TASK, NO_TASK, name, value) for name, value in numbers.items()]
-            if stage == "joint":
-                continue
             last = len(a) - 1
             found += [(stage, scope, NO_TASK, i, "task_accuracy", a[last, i]) for i in range(last + 1)]
+            if stage == "joint":
+                continue
             found += [
                 (stage, scope, t, i, "accuracy", a[t, i]) for t in range(last + 1) for i in range(t + 1)
             ]

@@ -58,7 +58,7 @@ def scores(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
     """
     table = _means(frame, _ACCURACIES)
     flags = _constant(frame).groupby("method")["value"].agg(["sum", "count"])
-    table["constant"] = [f"{int(flags['sum'][m])} of {flags['count'][m]}" for m in table.index]
+    table["constant"] = [f"{flags['sum'][m]:.0f} of {flags['count'][m]}" for m in table.index]
     return _named(table, names)
 
 
@@ -99,7 +99,9 @@ def collapsed(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:
 
 
 def _constant(frame: pd.DataFrame, scope: str = "cil") -> pd.DataFrame:
-    return frame[(frame["metric"] == "constant") & (frame["scope"] == scope)]
+    """Return the rows that flag constant predictors; with several encoders, 1 where most are constant."""
+    rows = frame[(frame["metric"] == "constant") & (frame["scope"] == scope)]
+    return rows.assign(value=(rows["value"] > 0.5).astype(float))
 
 
 def losses(frame: pd.DataFrame, names: Mapping[str, str]) -> pd.DataFrame:

@@ -191,12 +191,19 @@ def test_features(
 
 
 def evaluate_encoders(
-    run: HeadRun, features: Mapping[str, Tensor], labels: np.ndarray, options: Options
+    run: HeadRun,
+    features: Mapping[str, Tensor],
+    labels: np.ndarray,
+    options: Options,
+    tasks: Sequence[Sequence[int]] | None = None,
 ) -> dict[str, AccuracyMatrix]:
-    """Evaluate the heads under each encoder of :func:`test_features`, or under all together (``ensemble``)."""
+    """Evaluate the heads under each encoder of :func:`test_features`, or under all together (``ensemble``).
+
+    ``tasks`` are those of :func:`fedlib.methods.vcl.evaluation.evaluate`.
+    """
     if options.evaluated_by == "ensemble":
-        return {"ensemble": evaluate(run, dict(enumerate(features.values())), labels)}
-    return {name: evaluate(run, z, labels) for name, z in features.items()}
+        return {"ensemble": evaluate(run, dict(enumerate(features.values())), labels, tasks)}
+    return {name: evaluate(run, z, labels, tasks) for name, z in features.items()}
 
 
 def run_vcl(

@@ -310,6 +310,19 @@ def test_class_incremental_never_beats_task_aware(problem: Any, scope: str) -> N
     assert found.values["taw"][-1].mean() > found.overall()["accuracy"]
 
 
+def test_one_head_at_once_is_scored_on_the_same_tasks(problem: Any) -> None:
+    labels = np.arange(300) % 6
+    z = problem.blobs(labels, noise=0.6).features
+    once = joint(problem.model([30, 20, 10, 40, 5, 25]), TASKS, problem.options(), seed=0)
+    whole, by_task = evaluate(once, z, labels), evaluate(once, z, labels, TASKS)
+    assert by_task.overall("cil") == whole.overall("cil")
+    assert by_task.values["cil"][-1].mean() == pytest.approx(whole.overall("cil")["accuracy"])
+    assert (by_task.values["taw"][-1] >= by_task.values["cil"][-1]).all()
+    assert by_task.scores("taw")["avg_acc"] > whole.scores("taw")["avg_acc"]
+    with pytest.raises(InputError, match=r"tasks are given for \d heads; allowed: for one"):
+        evaluate(run(problem), z, labels, TASKS)
+
+
 def test_test_samples_outside_the_tasks_are_left_out_and_none_is_an_error(problem: Any) -> None:
     result = run(problem, tasks=((0, 1),))
     labels = np.arange(60) % 3
