@@ -85,13 +85,13 @@ def _put_back(flags: dict[nn.Module, bool]) -> None:
 
 
 @contextmanager
-def recording(model: nn.Module, names: Set[str], rows: Rows) -> Iterator[dict[str, list[Tensor]]]:
+def recording(model: nn.Module, names: Set[str], rows: Rows | None) -> Iterator[dict[str, list[Tensor]]]:
     """Collect the activations of the modules ``names`` in the block's forward passes.
 
     Args:
         model: the model; see ``observed`` for what happens to it.
         names: names of modules.
-        rows: see ``to_rows``.
+        rows: see ``to_rows``; None leaves outputs in their shapes.
 
     Yields:
         by module name a list of matrices (n, p) float32, one per call; outputs are copied at once, because a
@@ -102,8 +102,8 @@ def recording(model: nn.Module, names: Set[str], rows: Rows) -> Iterator[dict[st
     def keep(name: str, module: nn.Module, output: Any) -> None:
         tensor = tensor_of(output)
         if tensor is not None:
-            matrix = to_rows(module, tensor.detach(), rows)
-            found.setdefault(name, []).append(matrix.to("cpu", torch.float32, copy=True))
+            kept = tensor.detach() if rows is None else to_rows(module, tensor.detach(), rows)
+            found.setdefault(name, []).append(kept.to("cpu", torch.float32, copy=True))
 
     with observed(model, keep, names):
         yield found

@@ -12,6 +12,7 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
+import numpy as np
 import torch
 
 from fedlib import seeds
@@ -87,8 +88,8 @@ class FedCKA(FedAvg):
             return super().masks(task, local)
         inputs = self._inputs(local)
 
-        def forward(model: torch.nn.Module, one: Any) -> Any:
-            return task.predict(model, one)
+        def forward(model: torch.nn.Module, rows: torch.Tensor) -> Any:
+            return task.predict(model, local.data.batch(rows))
 
         called = called_modules(local.model.module, lambda model: forward(model, inputs[0]))
         layers = partition(local.model.module, called)
@@ -96,7 +97,7 @@ class FedCKA(FedAvg):
         reference.load_state_dict(local.broadcast.weights)
         scores = layer_scores(
             reference, local.model.module, layers, inputs, forward, self.scoring,
-            seeds.integer(local.seed, "cka", local.round, local.client),
+            seeds.integer(local.seed, "cka", local.round, local.client), join=torch.cat,
         )  # fmt: skip
         chosen = self.choose(layers, scores, local)
         local.memory[KEPT] = torch.tensor([layer.name in chosen for layer in layers])
@@ -127,9 +128,10 @@ class FedCKA(FedAvg):
             first=local.round == self.warmup + 1, exact_limits=self.exact_limits,
         )  # fmt: skip
 
-    def _inputs(self, local: Local) -> list[Any]:
+    def _inputs(self, local: Local) -> list[torch.Tensor]:
+        """Return the indices (1,) of the training inputs that layers are scored on."""
         when = local.round if self.inputs_vary else 0
         draw = seeds.rng(local.seed, "cka-inputs", when, local.client)
         count = min(self.inputs, len(local.data))
         chosen = draw.choice(len(local.data), size=count, replace=False)
-        return [local.data.batch(torch.tensor([int(index)])) for index in chosen]
+        return list(torch.from_numpy(chosen.astype(np.int64)).split(1))

@@ -7,7 +7,7 @@ import torch
 
 from fedlib import seeds
 from fedlib.errors import InputError
-from fedlib.features.cka import centred_gram, linear_cka, minibatch_cka, unbiased_hsic
+from fedlib.features.cka import centred_gram, linear_cka, minibatch_cka, stacked_cka, unbiased_hsic
 
 
 def draw(n: int, p: int, stream: int = 0) -> torch.Tensor:
@@ -144,3 +144,26 @@ def test_batches_that_do_not_fit_together_are_refused() -> None:
 def test_large_means_in_float32_do_not_cancel_digits() -> None:
     shifted = (X + 1e4).float()
     assert linear_cka(shifted, X) == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize(("n", "p"), [(60, 12), (9, 40)])  # the feature form and the Gram form
+def test_many_pairs_at_once_score_as_one_by_one(n: int, p: int) -> None:
+    x = draw(n, 3 * p).reshape(n, 3, p).transpose(0, 1).float()
+    y = 0.1 * x[:, :, : p - 1] + draw(n, 3 * (p - 1), 1).reshape(n, 3, p - 1).transpose(0, 1).float() + 20
+    wanted = [linear_cka(a, b) for a, b in zip(x, y)]
+    assert stacked_cka(x.clone(), y.clone()) == pytest.approx(wanted, abs=1e-6)
+    assert stacked_cka(x.clone(), 3 * x) == pytest.approx([1, 1, 1], abs=1e-6)
+
+
+def test_pairs_that_float32_cannot_hold_score_as_in_float64() -> None:
+    x, y = X.float(), Y.float()
+    flat = torch.full_like(y, 7.3)
+    pairs = [(x * 1e-25, y), (x * 1e25, y), (x + 1e5, y), (x, y + 3e6), (x, flat), (flat, flat)]
+    for a, b in pairs:
+        assert stacked_cka(a[None].clone(), b[None].clone()) == pytest.approx([linear_cka(a, b)], abs=1e-5)
+    assert stacked_cka(x[None, :1], y[None, :1]) == pytest.approx([math.nan], nan_ok=True)
+    for wrong in (math.nan, math.inf):
+        broken = y.clone()
+        broken[3, 2] = wrong
+        with pytest.raises(FloatingPointError, match="not finite"):
+            stacked_cka(x[None].clone(), broken[None])

@@ -1,5 +1,6 @@
 """Layers, scores, selection and whole rounds of FedCKA on a small CNN."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedlib.federation.model_state import State
 from fedlib.federation.population import Clients
 from fedlib.federation.rounds import Rounds, Trajectory, run_rounds
 from fedlib.federation.tasks import Classification, ImageData
+from fedlib.methods.fedcka import representations
 from fedlib.methods.fedcka.activations import called_modules, recording, to_rows
 from fedlib.methods.fedcka.fedcka import FedCKA
 from fedlib.methods.fedcka.layers import blocks, partition
@@ -122,7 +124,76 @@ def test_scores_are_the_means_over_inputs_of_cka_by_its_definition() -> None:
             if scores:
                 wanted.setdefault(layer.name, []).append(min(scores))
     assert set(found) == {"conv", "norm", "attention", "first"}
-    assert found == pytest.approx({name: sum(s) / len(s) for name, s in wanted.items()}, abs=1e-9)
+    assert found == pytest.approx({name: sum(s) / len(s) for name, s in wanted.items()}, abs=1e-6)
+
+
+def same_scores(one: dict[str, float], other: dict[str, float]) -> bool:
+    return one == pytest.approx(other, abs=1e-6)
+
+
+@pytest.mark.parametrize("rows", ["positions", "pooled", "inputs"])
+@pytest.mark.parametrize("size", [2**28, 1])  # all inputs together, and each alone for want of memory
+def test_inputs_that_pass_together_keep_their_scores(
+    rows: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(representations, "AT_ONCE", size)
+    scoring = Scoring(rows=rows, hsic="unbiased" if rows == "inputs" else "biased", max_rows=30)
+    sizes: list[int] = []
+
+    def noted(model: nn.Module, one: Any) -> Any:
+        sizes.append(len(one))
+        return model(one)
+
+    alone, together = (
+        layer_scores(net(), net(1), layers_of(net()), list(IMAGES.split(1)), noted, scoring, 0, join=join)
+        for join in (None, torch.cat)
+    )
+    assert same_scores(alone, together)
+    assert max(sizes) == (5 if size > 1 else 1)
+
+
+class Places(nn.Module):
+    """Adds an encoding of places, the same for all samples, and mixes tokens that come first (T, B, d)."""
+
+    def __init__(self, tokens_first: bool) -> None:
+        super().__init__()
+        self.where, self.token = nn.Linear(2, 4), nn.Linear(1, 4)
+        self.mix = nn.Linear(4, 4)
+        self.tokens_first = tokens_first
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = self.where(torch.arange(72.0).reshape(36, 2))
+        tokens = self.token(x.flatten(2).mT) + places
+        return self.mix(tokens.transpose(0, 1) if self.tokens_first else tokens)
+
+
+@pytest.mark.parametrize("tokens_first", [False, True])
+def test_outputs_without_samples_along_the_first_axis_are_scored_as_those_of_each_input(
+    tokens_first: bool,
+) -> None:
+    models = []
+    for seed in (0, 1):
+        with seeds.torch_global(seed, "places"):
+            models.append(Places(tokens_first))
+    alone, together = (
+        layer_scores(*models, partition(models[0]), list(IMAGES.split(1)), run, Scoring(), 0, join=join)
+        for join in (None, torch.cat)
+    )
+    assert set(alone) == {"where", "token", "mix"}
+    assert same_scores(alone, together)
+
+
+def test_the_views_of_an_input_are_one_row_where_inputs_are_the_rows() -> None:
+    with seeds.torch_global(0, "views"):
+        model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU())
+    inputs = list(IMAGES[:, None].expand(-1, 3, -1, -1, -1))  # six inputs of three views each
+    other = copy.deepcopy(model)
+    found = list(representations.representations(model, other, {"0"}, inputs, run, torch.cat))
+    assert [x.shape for pairs in found for x, _ in pairs.values()] == [(1, 48, 2), (5, 48, 2)]
+    scoring = Scoring(rows="inputs", hsic="unbiased")
+    assert layer_scores(model, other, partition(model), inputs[:3], run, scoring, 0) == {}, (
+        "three inputs are three rows, too few for the unbiased estimate"
+    )
 
 
 def test_a_new_layer_scores_low_and_layers_before_it_do_not_change() -> None:
