@@ -31,11 +31,11 @@ def scale(settings: VCLSettings, *datasets: str) -> str:
 
     Args:
         settings: of the results.
-        datasets: names of some of the settings' sets; none takes all.
+        datasets: names of some of the settings' sets, or of ``settings.dataset``; none takes all of the former.
     """
     kinds: dict[str, list[str]] = {}
     for name in datasets or settings.datasets:
-        images = Scene.of(settings.for_dataset(name)).images
+        images = Scene.of(settings if name == settings.dataset else settings.for_dataset(name)).images
         kinds.setdefault(f"{images.card.kind}, {images.image_size} pixels", []).append(name)
     data = "; ".join(f"{', '.join(names)} ({kind})" for kind, names in kinds.items())
     backbones = list(dict.fromkeys(settings.encoders)) or [settings.model]
