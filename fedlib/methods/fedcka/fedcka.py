@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ import torch
 from fedlib import seeds
 from fedlib.errors import InputError
 from fedlib.federation import masks as personal
+from fedlib.federation.model_state import FlatModel
 from fedlib.federation.tasks import Task
 from fedlib.methods.fedcka.activations import called_modules
 from fedlib.methods.fedcka.layers import Layer, partition
@@ -27,6 +29,9 @@ from fedlib.methods.federated.fedavg import FedAvg, Local
 
 Mode = Literal["threshold", "percentage"]
 KEPT = "fedcka/personal"  # name in the client's memory: which layers are personal, one bit a layer
+_TWINS: WeakKeyDictionary[FlatModel, tuple[torch.nn.Module, tuple[Layer, ...]]] = WeakKeyDictionary()
+"""For each model that clients train in turn a second one, for the global weights, and its layers. Made anew for each
+client they would take a tenth of the scoring."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +96,11 @@ class FedCKA(FedAvg):
         def forward(model: torch.nn.Module, rows: torch.Tensor) -> Any:
             return task.predict(model, local.data.batch(rows))
 
-        called = called_modules(local.model.module, lambda model: forward(model, inputs[0]))
-        layers = partition(local.model.module, called)
-        reference = copy.deepcopy(local.model.module)
+        if local.model not in _TWINS:
+            reference = copy.deepcopy(local.model.module)
+            called = called_modules(reference, lambda model: forward(model, inputs[0]))
+            _TWINS[local.model] = reference, partition(reference, called)
+        reference, layers = _TWINS[local.model]
         reference.load_state_dict(local.broadcast.weights)
         scores = layer_scores(
             reference, local.model.module, layers, inputs, forward, self.scoring,
