@@ -30,8 +30,8 @@ from fedlib.methods.federated.fedavg import FedAvg, Local
 Mode = Literal["threshold", "percentage"]
 KEPT = "fedcka/personal"  # name in the client's memory: which layers are personal, one bit a layer
 _TWINS: WeakKeyDictionary[FlatModel, tuple[torch.nn.Module, tuple[Layer, ...]]] = WeakKeyDictionary()
-"""For each model that clients train in turn a second one, for the global weights, and its layers. Made anew for each
-client they would take a tenth of the scoring."""
+"""For each model that clients train in turn a second one, for the global weights, and its layers. Made anew for
+each client they would take a tenth of the scoring."""
 
 
 @dataclass(frozen=True)
