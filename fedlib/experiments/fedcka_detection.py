@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from fedlib import data, files
+from fedlib import data
 from fedlib.data.detection_metrics import weighted_mean
 from fedlib.data.nuscenes import DOMAINS, DrivingSet
 from fedlib.data.nuscenes.domains import WARM
@@ -26,6 +26,7 @@ from fedlib.experiments.pool import run_all
 from fedlib.experiments.settings import FedCKASettings
 from fedlib.experiments.study import Study
 from fedlib.federation.detection import Detection, DetectionData, detection_data
+from fedlib.federation.memories import client_memories
 from fedlib.federation.model_state import FlatModel, State
 from fedlib.federation.population import Clients
 from fedlib.federation.rounds import Rounds, Trajectory, run_rounds
@@ -242,15 +243,11 @@ def trajectory_of(run: Run) -> Trajectory:
 
 def client_models(method: FedAvg, trajectory: Trajectory) -> dict[str, State]:
     """Return each client's model at the end of a run, by domain."""
-    last = trajectory.rounds[-1]
-    weights = trajectory.weights(last)
-    memories: dict[str, State] = {domain: {} for domain in DOMAINS}
-    path = trajectory.folder / "checkpoint" / f"{last:04d}.safetensors"  # what the clients keep
-    for name, tensor in files.read_tensors(path).items() if path.exists() else ():
-        owner, _, rest = name.partition("/")
-        if owner != "server":
-            memories[list(DOMAINS)[int(owner)]][rest] = tensor
-    return {domain: method.personal_weights(weights, memory) for domain, memory in memories.items()}
+    weights, kept = trajectory.weights(trajectory.rounds[-1]), client_memories(trajectory)
+    return {
+        domain: method.personal_weights(weights, kept.get(client, {}))
+        for client, domain in enumerate(DOMAINS)
+    }
 
 
 def _trajectory(folder: Path) -> Path:

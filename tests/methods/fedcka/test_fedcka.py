@@ -12,6 +12,7 @@ from torch import nn
 from fedlib import models, seeds
 from fedlib.data import Normalizer
 from fedlib.errors import InputError
+from fedlib.federation.memories import client_memories
 from fedlib.federation.model_state import State
 from fedlib.federation.population import Clients
 from fedlib.federation.rounds import Rounds, Trajectory, run_rounds
@@ -365,6 +366,35 @@ def test_the_number_of_workers_changes_no_bit(tmp_path: Path) -> None:
     one, two = federate(method, tmp_path / "1"), federate(method, tmp_path / "2", workers=2)
     assert bits(one) == bits(two)
     assert one.metrics().equals(two.metrics())
+
+
+def test_what_clients_keep_is_read_from_the_end_of_a_run_and_never_guessed(tmp_path: Path) -> None:
+    method = FedCKA(**COMMON, tau=0.97)
+    trajectory = federate(method, tmp_path)
+    kept = client_memories(trajectory)
+    log = trajectory.metrics().query("round == 3")
+    masked = log[(log["metric"].str.startswith("personal/")) & (log["value"] == 1)]
+    assert len(masked)
+    for number in range(3):
+        own = {name.rpartition(".")[0] for name in kept[number] if name.startswith("own/")}
+        of_client = masked[masked["client"] == number]["metric"]
+        assert {f"own/{name.removeprefix('personal/')}" for name in of_client} == own
+        model = build(0)
+        model.load_state_dict(method.personal_weights(trajectory.weights(3), kept[number]))
+        model.eval()
+        with torch.inference_mode():
+            loss = float(TASK.loss(model, client(3).batch(torch.arange(24))))
+        said = log.query("client == @number and split == 'all' and metric == 'loss'")["value"].item()
+        assert loss == pytest.approx(said, rel=1e-5)
+    path = tmp_path / "checkpoint" / "0003.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(InputError, match="no whole checkpoint"):
+        client_memories(trajectory)
+    path.unlink()
+    with pytest.raises(InputError, match="no whole checkpoint"):
+        client_memories(trajectory)
+    assert client_memories(federate(FedAvg(**COMMON), tmp_path / "plain")) == {}
 
 
 def test_a_layer_that_nobody_shares_keeps_its_global_value(tmp_path: Path) -> None:
