@@ -68,7 +68,9 @@ def shares(task: Detection, frames: DetectionData) -> Table:
         return lambda: function().sum().backward()
 
     parts: dict[str, Callable[[], object]] = {
-        "augmentation": lambda: [augmented(frame, inputs.augmentation(rng), config) for frame in chosen],
+        "augmentation": lambda: [
+            augmented(frame, inputs.augmentation(rng, config), config) for frame in chosen
+        ],
         "batch": lambda: collate(chosen),
         "LiDAR backbone": back(lambda: model.lidar(batch.grid)),
         "image backbone": back(lambda: model.img(batch.images.flatten(0, 1))),

@@ -284,7 +284,7 @@ def separated(first: np.ndarray, second: np.ndarray) -> bool:
 
 
 def test_presets_stand_in_the_proportions_of_nuscenes() -> None:
-    for name in ("small", "full"):
+    for name in ("small", "medium", "full"):
         scenes, _ = drives.PRESETS[name]
         for split in ("train", "val"):
             real = np.array([getattr(domain, split) for domain in DOMAINS.values()], dtype=float)

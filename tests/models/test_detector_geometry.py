@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -115,7 +116,7 @@ def test_augmentation_moves_points_boxes_and_projections_together() -> None:
     boxes = np.array([[5.0, 1.0, 0.5, 2, 4, 1.5, 0.3, 1.0, 0.0]])
     pictures = np.zeros((1, 3, 48, 96), np.uint8)
     frame = Prepared(points, pictures, CAMERA[0].numpy(), boxes, np.array([0]), np.zeros(1))
-    a = augmentation(np.random.default_rng(3))
+    a = augmentation(np.random.default_rng(3), replace(CONFIG, rotation=0.4, shift=0.5, flips=True))
     moved = augmented(frame, a, CONFIG)
     assert np.allclose(moved.points[0, :3], moved.boxes[0, :3], atol=1e-5)
     places = [torch.tensor(f.boxes[None, :, :3]) for f in (frame, moved)]
@@ -125,6 +126,19 @@ def test_augmentation_moves_points_boxes_and_projections_together() -> None:
     heading = a[:2, :2] @ [np.cos(0.3), np.sin(0.3)] / scale
     assert np.allclose([np.cos(moved.boxes[0, 6]), np.sin(moved.boxes[0, 6])], heading)
     assert np.allclose(moved.boxes[0, 3:6], scale * boxes[0, 3:6])
+
+
+def test_augmentation_draws_what_the_configuration_allows() -> None:
+    drawn = np.stack([augmentation(np.random.default_rng(seed), CONFIG) for seed in range(200)])
+    sizes = np.linalg.norm(drawn[:, :3, 2], axis=1)
+    angles = np.arctan2(drawn[:, 1, 0], drawn[:, 0, 0])
+    assert (np.linalg.det(drawn[:, :2, :2]) > 0).all()  # never mirrored
+    assert abs(angles).max() == pytest.approx(CONFIG.rotation, rel=0.1)
+    assert abs(sizes - 1).max() == pytest.approx(CONFIG.scale, rel=0.1)
+    assert not drawn[:, :3, 3].any()
+    mirrored = [augmentation(np.random.default_rng(seed), preset("paper")) for seed in range(40)]
+    assert {float(np.sign(np.linalg.det(a[:2, :2]))) for a in mirrored} == {-1.0, 1.0}
+    assert np.std([a[:3, 3] for a in mirrored]) == pytest.approx(0.5, rel=0.2)
 
 
 def test_bad_sizes_are_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import pi
 
 import torch
 
@@ -40,6 +41,11 @@ class Config:
         modality_mask: probability to train a batch without images, and the same without points.
         heat_map: auxiliary loss on class maps of the LiDAR tokens.
         refine: move the anchors from layer to layer.
+        rotation: largest random turn of the space in training, radians.
+        scale: largest random change of its size, a share.
+        shift: standard deviation of its random translation along each axis, metres.
+        flips: mirror it at random, along and across the car's heading. That hides on which side of the road a city
+            drives, and costs a small detector most of its few passes.
         bf16: run the backbones in bfloat16 (results then differ from float32 in the third digit).
 
     Raises:
@@ -68,6 +74,10 @@ class Config:
     modality_mask: float = 0.0
     heat_map: bool = False
     refine: bool = False
+    rotation: float = 0.1
+    scale: float = 0.05
+    shift: float = 0.0
+    flips: bool = False
     bf16: bool = False
 
     def __post_init__(self) -> None:
@@ -86,6 +96,9 @@ class Config:
             ("prior", len(self.prior) in (0, self.heads), f"empty, or {self.heads} numbers (one per head)"),
             ("denoising", self.denoising >= 0, "at least 0"),
             ("modality_mask", 0 <= self.modality_mask <= 0.5, "0 to 0.5"),
+            ("rotation", 0 <= self.rotation <= pi, "0 to pi (radians)"),
+            ("scale", 0 <= self.scale < 1, "at least 0 and below 1"),
+            ("shift", self.shift >= 0, "at least 0 (metres)"),
         ):
             if not ok:
                 raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
@@ -132,6 +145,10 @@ PRESETS = {
         prior=(),
         denoising=10,
         modality_mask=0.25,
+        rotation=pi / 4,
+        scale=0.1,
+        shift=0.5,
+        flips=True,
     ),
 }
 

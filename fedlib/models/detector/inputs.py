@@ -119,14 +119,16 @@ def lidar_grid(points: np.ndarray, config: Config) -> np.ndarray:
     return np.concatenate([counts, *means]).reshape(CHANNELS, n, n).astype(np.float32)
 
 
-def augmentation(rng: np.random.Generator) -> np.ndarray:
-    """Return a random A (4, 4): rotation by up to 0.39 rad, scale 0.95 to 1.05, and flips."""
-    angle, scale = rng.uniform(-0.39, 0.39), rng.uniform(0.95, 1.05)
-    flip = np.where(rng.random(2) < 0.5, -1.0, 1.0)
+def augmentation(rng: np.random.Generator, config: Config) -> np.ndarray:
+    """Return a random A (4, 4): a turn, a change of size, mirrors and a translation as ``config`` allows."""
+    angle = rng.uniform(-config.rotation, config.rotation)
+    scale = rng.uniform(1 - config.scale, 1 + config.scale)
+    flip = np.where(config.flips & (rng.random(2) < 0.5), -1.0, 1.0)
     c, s = np.cos(angle), np.sin(angle)
     result = np.eye(4)
     result[:3, :3] *= scale
     result[:2, :2] = scale * flip[:, None] * np.array([[c, -s], [s, c]])
+    result[:3, 3] = rng.normal(0, config.shift, 3)
     return result
 
 
