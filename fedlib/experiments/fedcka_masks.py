@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -173,19 +172,21 @@ def best_scores(study: Study) -> pd.DataFrame:
 
 
 def jaccard(one: set[str], two: set[str]) -> float:
-    """Return the size of the intersection over that of the union; two empty sets agree."""
-    return len(one & two) / len(one | two) if one | two else 1.0
+    """Return the size of the intersection over that of the union; NaN for two empty sets, which say nothing."""
+    return len(one & two) / len(one | two) if one | two else float("nan")
 
 
-def mean_jaccard(one: Mapping[Any, set[str]], two: Mapping[Any, set[str]]) -> float:
-    """Return the mean Jaccard index over the keys of ``one``."""
-    return float(np.mean([jaccard(kept, two[key]) for key, kept in one.items()]))
+def mean_jaccard(pairs: Iterable[tuple[set[str], set[str]]]) -> float:
+    """Return the mean Jaccard index of the pairs that say something; NaN if none does."""
+    found = [jaccard(one, two) for one, two in pairs if one | two]
+    return float(np.mean(found)) if found else float("nan")
 
 
 def chance_jaccard(first: int, second: int, of: int) -> float:
-    """Return the expected Jaccard index of two random sets of ``first`` and ``second`` layers of ``of``."""
+    """Return the expected Jaccard index of two random sets of ``first`` and ``second`` layers of ``of``; NaN for
+    two empty ones."""
     if first + second == 0:
-        return 1.0
+        return float("nan")
     common = np.arange(max(0, first + second - of), min(first, second) + 1)
     return float(hypergeom(of, first, second).pmf(common) @ (common / (first + second - common)))
 

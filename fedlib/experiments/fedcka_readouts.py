@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -38,16 +38,25 @@ def above_own_domain(study: Study) -> pd.DataFrame:
     return summed.assign(metric="clients_above_own_domain")
 
 
-def agreement_of_inputs(few: Study, many: Study) -> pd.DataFrame:
+def agreement_of_inputs(few: Study, many: Study, clients: Sequence[str]) -> pd.DataFrame:
     """Return ``mask_agreement_10_100`` by seed: do layers scored on few inputs and on many give the same masks?
 
-    Both trained the same models up to the first round with masks; later ones differ where the masks did.
+    The mean Jaccard index over clients and rounds. Where neither keeps a layer there is nothing to agree about;
+    such pairs are left out, and a seed with no other ones has NaN. Both studies trained the same models up to the
+    first round with masks; later ones differ where the masks did.
+
+    Args:
+        few: runs of FedCKA with few inputs.
+        many: the same with many, for the same seeds.
+        clients: those that count: clients with more inputs in ``many``. One that has taken all its frames in both
+            agrees with itself.
     """
-    one, two = choices(few), choices(many)
-    rows = [
-        (seed, "fedcka", mean_jaccard(kept_layers(group), kept_layers(two[two["seed"] == seed])))
-        for seed, group in one.groupby("seed")
-    ]
+    one, two = (rows[rows["client"].isin(clients)] for rows in (choices(few), choices(many)))
+    rows = []
+    for seed, group in one.groupby("seed"):
+        theirs = kept_layers(two[two["seed"] == seed])
+        pairs = [(kept, theirs[key]) for key, kept in kept_layers(group).items()]
+        rows.append((seed, "fedcka", mean_jaccard(pairs)))
     return pd.DataFrame(rows, columns=["seed", "method", "value"]).assign(metric="mask_agreement_10_100")
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
-from fedlib.experiments.fedcka_masks import chance_jaccard, choices, jaccard, kept_layers
+from fedlib.experiments.fedcka_masks import chance_jaccard, choices, jaccard, kept_layers, mean_jaccard
 from fedlib.experiments.study import Study
 
 REFERENCES = {
@@ -47,6 +46,7 @@ def agreement_by_round(few: Study, many: Study) -> pd.DataFrame:
     Metrics: ``agreement``, the Jaccard index of a client's two masks; what it is with the many-input masks of the
     ``other_clients``, in the mean, and in expectation by ``chance`` for random masks of these sizes; the sizes
     ``layers_few`` and ``layers_many``; and the largest difference of two scores of a layer, ``score_difference``.
+    Two masks that keep no layer agree about nothing; the Jaccard index is NaN.
 
     Args:
         few: runs of FedCKA with few inputs.
@@ -61,13 +61,11 @@ def agreement_by_round(few: Study, many: Study) -> pd.DataFrame:
         for (client, number), kept in kept_layers(group).items():
             found = theirs[client, number]
             others = [
-                jaccard(kept, layers)
-                for (name, when), layers in theirs.items()
-                if when == number and name != client
+                (kept, layers) for (name, when), layers in theirs.items() if when == number and name != client
             ]
             values = {
                 "agreement": jaccard(kept, found),
-                "other_clients": float(np.mean(others)) if others else float("nan"),
+                "other_clients": mean_jaccard(others),
                 "chance": chance_jaccard(len(kept), len(found), count),
                 "layers_few": float(len(kept)),
                 "layers_many": float(len(found)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -50,10 +51,24 @@ def test_clients_above_their_own_model_are_counted_seed_by_seed() -> None:
 
 
 def test_agreement_is_the_jaccard_index_of_the_same_client_and_round() -> None:
-    assert masks.jaccard(set(), set()) == 1
     assert masks.jaccard({"a", "b"}, {"b", "c"}) == pytest.approx(1 / 3)
-    one = kept(0, "A", 2, a=1, b=1, c=0) + kept(0, "A", 3, a=0, b=0, c=0)
-    two = kept(1, "A", 2, a=0, b=1, c=1) + kept(1, "A", 3, a=0, b=0, c=0)
-    again = [(0, *row[1:]) for row in two]
-    found = readouts.agreement_of_inputs(study(one), study(again))
+    one = kept(0, "A", 2, a=1, b=1, c=0) + kept(0, "A", 3, a=1, b=0, c=0)
+    two = kept(0, "A", 2, a=0, b=1, c=1) + kept(0, "A", 3, a=1, b=0, c=0)
+    found = readouts.agreement_of_inputs(study(one), study(two), ["A"])
     assert found["value"].tolist() == pytest.approx([(1 / 3 + 1) / 2])
+
+
+def test_masks_that_keep_nothing_do_not_count_as_agreement() -> None:
+    assert np.isnan(masks.jaccard(set(), set()))
+    assert np.isnan(masks.chance_jaccard(0, 0, 3))
+    one = kept(0, "A", 2, a=1, b=1, c=0) + kept(0, "A", 3, a=0, b=0, c=0) + kept(1, "A", 2, a=0, b=0, c=0)
+    two = kept(0, "A", 2, a=0, b=1, c=1) + kept(0, "A", 3, a=0, b=0, c=0) + kept(1, "A", 2, a=0, b=0, c=0)
+    found = readouts.agreement_of_inputs(study(one), study(two), ["A"])
+    assert found["value"].tolist() == pytest.approx([1 / 3, np.nan], nan_ok=True)
+
+
+def test_a_client_that_took_all_its_frames_twice_does_not_count_as_agreement() -> None:
+    one = kept(0, "A", 2, a=1, b=1, c=0) + kept(0, "E", 2, a=1, b=0, c=0)
+    two = kept(0, "A", 2, a=0, b=1, c=1) + kept(0, "E", 2, a=1, b=0, c=0)
+    found = readouts.agreement_of_inputs(study(one), study(two), ["A"])
+    assert found["value"].tolist() == pytest.approx([1 / 3])

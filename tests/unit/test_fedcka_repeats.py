@@ -53,3 +53,10 @@ def test_masks_of_few_and_many_inputs_are_compared_within_client_and_round() -> 
     assert found["A", "score_difference"] == pytest.approx(0.75)
     assert found["B", "agreement"] == 0
     assert found["B", "score_difference"] == pytest.approx(0.2)
+
+
+def test_two_masks_that_keep_nothing_have_no_agreement() -> None:
+    nothing = scored(0, "A", 2, a=1.0, b=1.0) + scored(0, "B", 2, a=1.0, b=1.0)
+    found = agreement_by_round(runs(nothing), runs(nothing)).set_index(["client", "metric"])["value"]
+    assert all(np.isnan(found["A", metric]) for metric in ("agreement", "other_clients", "chance"))
+    assert found["A", "layers_few"] == 0
