@@ -22,6 +22,7 @@ SPACES: dict[str, Row] = {
     "mean encoder": ("paper", {"shared_space": "avg", "batch_norm": "affine_frozen"}),
     "mean encoder, frozen BatchNorm": ("paper", {"shared_space": "avg"}),
     "none": ("paper", {"shared_space": "local"}),
+    "none, tested with the mean": ("paper", {"shared_space": "local", "eval_encoder": "avg"}),
     "frozen random encoder": (
         "paper",
         {"objective": "ce", "shared_space": "frozen", "source": "moments"},

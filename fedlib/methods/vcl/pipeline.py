@@ -147,7 +147,7 @@ def client_gaussians(
     if options.shared_space == "avg":
         for k in sorted(clients):
             ledger.send(k, SERVER, 1, "encoder", clients[k].encoder)
-        average = average_encoders({k: client.encoder for k, client in clients.items()})
+        average = _average(clients)
         round = 2
         for k in sorted(clients):
             ledger.send(SERVER, k, 2, "encoder", average)
@@ -161,7 +161,7 @@ def client_gaussians(
         own = {c: q for c, q in own.items() if q.count >= options.min_count}
         message = messages.pack(own, messages.form_of(options), options.wire)
         ledger.send(k, SERVER, round, "gaussians", message)
-        if options.evaluated_by == "ensemble":
+        if options.evaluated_by == "ensemble" or (average is None and options.evaluated_by == "avg"):
             ledger.send(k, SERVER, round, "encoder", clients[k].encoder)
         received[k] = messages.unpack(message)
     return received
@@ -171,7 +171,7 @@ def client_features(
     clients: Mapping[int, TrainedClient], data: Mapping[int, Labelled], encoders: Encoders, options: Options
 ) -> dict[int, Tensor]:
     """Return each client's training features of length 1 (n_k, d), in the shared space: for diagnostics."""
-    average = _average(clients, options)
+    average = _average(clients) if options.shared_space == "avg" else None
     return {k: unit_features(_loaded(encoders, clients, k, average), data[k]) for k in sorted(clients)}
 
 
@@ -183,8 +183,8 @@ def test_features(
     Returns:
         By name: ``avg``, ``frozen``, or ``client 0`` and so on.
     """
-    average = _average(clients, options)
     if options.evaluated_by in ("avg", "frozen"):
+        average = _average(clients) if options.evaluated_by == "avg" else None
         first = min(clients)
         return {options.evaluated_by: unit_features(_loaded(encoders, clients, first, average), test)}
     return {f"client {k}": unit_features(_loaded(encoders, clients, k, None), test) for k in sorted(clients)}
@@ -274,9 +274,7 @@ def _source(
     )
 
 
-def _average(clients: Mapping[int, TrainedClient], options: Options) -> State | None:
-    if options.shared_space != "avg":
-        return None
+def _average(clients: Mapping[int, TrainedClient]) -> State:
     return average_encoders({k: client.encoder for k, client in clients.items()})
 
 

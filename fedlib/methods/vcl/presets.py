@@ -104,7 +104,9 @@ class Options:
             its means start the new rows; ``replace``: its Gaussians also replace the mixtures in later replay.
         footnote_epochs, footnote_lr: of its AdamW.
         eval_encoder: encoder of the test images: ``avg``, ``frozen``, ``per_client`` (each in turn), ``ensemble``
-            (mean softmax; the encoders are uploaded); ``auto`` is the one that fits the shared space.
+            (mean softmax; the encoders are uploaded); ``auto`` is the one that fits the shared space. ``avg`` with
+            the shared space ``local`` is the control in which nothing makes the mean a common space; the encoders
+            are uploaded beside the Gaussians.
     """
 
     objective: Objective = "vi"
@@ -181,8 +183,9 @@ class Options:
         space = self.shared_space
         for clash, message in (
             (
-                self.eval_encoder == "avg" and space != "avg",
-                f"eval_encoder is 'avg' with shared_space {space!r}; allowed: shared_space 'avg' only",
+                self.eval_encoder == "avg" and space not in ("avg", "local"),
+                f"eval_encoder is 'avg' with shared_space {space!r}; allowed: shared_space avg, and local as a "
+                "control",
             ),
             (
                 space == "avg" and self.eval_encoder not in ("auto", "avg"),

@@ -102,6 +102,20 @@ def test_proxies_under_the_mean_encoder_are_fitted_again(problem: Any) -> None:
     assert set(result.evaluations) == {"avg"}
 
 
+def test_without_a_shared_space_the_mean_encoder_is_no_common_one(problem: Any) -> None:
+    trained = {"epochs": 20, "lr": 1e-2}  # far enough from the common start, near which every mean is good
+    alone = outcome(problem, shared_space="local", eval_encoder="avg", **trained)
+    shared = outcome(problem, shared_space="avg", **trained)
+    assert set(alone.evaluations) == set(shared.evaluations) == {"avg"}
+    scores = [one.evaluations["avg"].overall("cil")["accuracy"] for one in (alone, shared)]
+    assert scores[0] < scores[1] - 20
+    assert alone.ledger.uplinks() == {0: 1, 1: 1, 2: 1}  # it is tested with a mean, so the encoders go along
+    assert {m.kind for m in alone.ledger.messages} == {"gaussians", "encoder"}
+    own = outcome(problem, shared_space="local", **trained)
+    for k, received in own.gaussians.items():  # the server receives the same; only the test images differ
+        assert all(torch.equal(q.mean, alone.gaussians[k][c].mean) for c, q in received.items())
+
+
 @pytest.mark.parametrize("name", ["paper", "code"])
 def test_both_presets_learn(problem: Any, name: str) -> None:
     result = outcome(problem, name=name, epochs=8, lr=3e-3)
