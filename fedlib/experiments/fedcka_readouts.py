@@ -42,7 +42,7 @@ def agreement_of_inputs(few: Study, many: Study, clients: Sequence[str]) -> pd.D
     """Return ``mask_agreement_10_100`` by seed: do layers scored on few inputs and on many give the same masks?
 
     The mean Jaccard index over clients and rounds. Where neither keeps a layer there is nothing to agree about;
-    such pairs are left out, and a seed with no other ones has NaN. Both studies trained the same models up to the
+    such pairs are left out, and a seed without a pair has NaN. Both studies trained the same models up to the
     first round with masks; later ones differ where the masks did.
 
     Args:
@@ -51,11 +51,11 @@ def agreement_of_inputs(few: Study, many: Study, clients: Sequence[str]) -> pd.D
         clients: those that count: clients with more inputs in ``many``. One that has taken all its frames in both
             agrees with itself.
     """
-    one, two = (rows[rows["client"].isin(clients)] for rows in (choices(few), choices(many)))
+    one, two = choices(few), choices(many)
     rows = []
     for seed, group in one.groupby("seed"):
         theirs = kept_layers(two[two["seed"] == seed])
-        pairs = [(kept, theirs[key]) for key, kept in kept_layers(group).items()]
+        pairs = [(mine, theirs[key]) for key, mine in kept_layers(group).items() if key[0] in clients]
         rows.append((seed, "fedcka", mean_jaccard(pairs)))
     return pd.DataFrame(rows, columns=["seed", "method", "value"]).assign(metric="mask_agreement_10_100")
 

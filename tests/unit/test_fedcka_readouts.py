@@ -72,3 +72,4 @@ def test_a_client_that_took_all_its_frames_twice_does_not_count_as_agreement() -
     two = kept(0, "A", 2, a=0, b=1, c=1) + kept(0, "E", 2, a=1, b=0, c=0)
     found = readouts.agreement_of_inputs(study(one), study(two), ["A"])
     assert found["value"].tolist() == pytest.approx([1 / 3])
+    assert readouts.agreement_of_inputs(study(one), study(two), [])["value"].isna().tolist() == [True]
