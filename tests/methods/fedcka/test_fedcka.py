@@ -1,29 +1,20 @@
-"""Layers, scores, selection and whole rounds of FedCKA on a small CNN."""
+"""Layers, activations, scores and selection of FedCKA on small networks."""
 
 import copy
-from pathlib import Path
+import logging
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from fedlib import models, seeds
-from fedlib.data import Normalizer
+from fedlib import seeds
 from fedlib.errors import InputError
-from fedlib.federation.memories import client_memories
-from fedlib.federation.model_state import State
-from fedlib.federation.population import Clients
-from fedlib.federation.rounds import Rounds, Trajectory, run_rounds
-from fedlib.federation.tasks import Classification, ImageData
 from fedlib.methods.fedcka import representations
 from fedlib.methods.fedcka.activations import called_modules, recording, to_rows
-from fedlib.methods.fedcka.fedcka import FedCKA
 from fedlib.methods.fedcka.layers import blocks, partition
 from fedlib.methods.fedcka.scores import Scoring, layer_scores
 from fedlib.methods.fedcka.selection import by_percentage, by_threshold
-from fedlib.methods.federated.fedavg import FedAvg
 
 
 class Net(nn.Module):
@@ -257,6 +248,36 @@ def test_activations_that_are_not_finite_name_the_layer() -> None:
     assert found["conv"] == pytest.approx(1)
 
 
+def test_equal_representations_score_exactly_one_and_are_shared_even_with_tau_one() -> None:
+    reference, local = net(), net()
+    with torch.no_grad():
+        local.attention.in_proj_weight.mul_(-1.3).add_(0.2)
+    layers = layers_of(reference)
+    scores = layer_scores(reference, local, layers, list(IMAGES.split(1)), run, Scoring(), 0, join=torch.cat)
+    assert scores["conv"] == scores["norm"] == 1, "what stands before the change has the same bits"
+    chosen = by_threshold(layers, scores, 1.0)
+    assert "attention" in chosen
+    assert not {"conv", "norm"} & chosen
+
+
+def test_a_frozen_network_shares_every_layer() -> None:
+    with seeds.torch_global(0, "frozen"):
+        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
+    layers = partition(model)
+    found = layer_scores(
+        model, copy.deepcopy(model), layers, list(IMAGES.split(1)), run, Scoring(), 0, join=torch.cat
+    )
+    assert by_threshold(layers, found, 1.0) == set()
+
+
+def test_the_biased_estimate_with_inputs_as_rows_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        Scoring(rows="inputs", hsic="unbiased")
+        assert not caplog.records
+        Scoring(rows="inputs")
+    assert "near 1 for unrelated features" in caplog.text
+
+
 # --- selection ------------------------------------------------------------------------------------------------
 
 LAYERS = partition(nn.Sequential(nn.Linear(9, 1), nn.Linear(1, 10), nn.Linear(4, 6), nn.Linear(2, 10)))
@@ -297,126 +318,15 @@ def test_thresholds_are_strict_monotone_and_forget() -> None:
         by_threshold(LAYERS, SCORES, 1.5)
 
 
-# --- whole rounds ---------------------------------------------------------------------------------------------
-
-
-def build(seed: int) -> models.Classifier:
-    return models.build("cnn3_bn", num_classes=3, in_channels=1, image_size=8, seed=seed)
-
-
-def client(index: int, size: int = 24) -> ImageData:
-    draw = seeds.rng(0, "client", index)
-    labels = draw.integers(0, 3, size)
-    images = draw.integers(0, 80, (size, 8, 8, 1)) + 60 * labels[:, None, None, None]
-    images = 255 - images if index % 2 else images
-    return ImageData(images.astype(np.uint8), labels, Normalizer((0.5,), (0.25,)))
-
-
-TASK = Classification(build, 3)
-COMMON: dict[str, Any] = {"lr": 0.05, "batch_size": 8, "total_rounds": 3}
-
-
-def federate(method: FedAvg, folder: Path, rounds: int = 3, workers: int = 1) -> Trajectory:
-    return run_rounds(
-        TASK, method, Clients([client(0), client(1, 16), client(2, 8)]), Rounds(rounds, 0), folder,
-        evaluation={"all": client(3)}, client_evaluation={0: "all", 1: "all", 2: "all"}, workers=workers,
-    )  # fmt: skip
-
-
-def bits(trajectory: Trajectory, round: int = 3) -> dict[str, bytes]:
-    return {name: t.numpy().tobytes() for name, t in trajectory.weights(round).items()}
-
-
-@pytest.mark.parametrize("options", [{"tau": 0.0}, {"mode": "percentage", "rho": 0.0, "warmup_rounds": 0}])
-def test_zero_is_fedavg_bit_for_bit(tmp_path: Path, options: dict[str, Any]) -> None:
-    plain = federate(FedAvg(**COMMON), tmp_path / "plain")
-    assert bits(federate(FedCKA(**COMMON, **options), tmp_path / "cka")) == bits(plain)
-
-
-def test_everything_personal_is_training_alone(tmp_path: Path) -> None:
-    whole = FedCKA(
-        **COMMON, mode="percentage", rho=1.0, schedule="per_round", warmup_rounds=0, exact_limits=True
-    )
-    together = federate(whole, tmp_path / "together")
-    assert bits(together) == bits(together, 0), "nobody shares, so the global model stays"
-    alone = run_rounds(
-        TASK, whole, Clients([client(0)]), Rounds(3, 0), tmp_path / "alone",
-        evaluation={"all": client(3)}, client_evaluation={0: "all"}, workers=1,
-    )  # fmt: skip
-    scores = [
-        t.metrics().query("client == 0 and split == 'all' and metric == 'loss'")["value"].tolist()
-        for t in (together, alone)
-    ]
-    assert scores[0] == scores[1]
-
-
-def test_personal_layers_are_not_sent_and_the_share_is_logged(tmp_path: Path) -> None:
-    trajectory = federate(FedCKA(**COMMON, tau=0.999), tmp_path)
-    log = trajectory.metrics()
-    share = log.query("metric == 'personal_share'").set_index(["round", "client"])["value"]
-    assert set(share.index.get_level_values("round")) == {2, 3}, "the first round is FedAvg"
-    assert 0 < share.mean() < 1
-    sent = trajectory.ledger().query("direction == 'up' and kind == 'weights'").set_index("round")["bytes"]
-    assert sent[2] < sent[1]
-    assert log["metric"].str.startswith("cka/").any()
-
-
-def test_the_number_of_workers_changes_no_bit(tmp_path: Path) -> None:
-    method = FedCKA(**COMMON, tau=0.97)
-    one, two = federate(method, tmp_path / "1"), federate(method, tmp_path / "2", workers=2)
-    assert bits(one) == bits(two)
-    assert one.metrics().equals(two.metrics())
-
-
-def test_what_clients_keep_is_read_from_the_end_of_a_run_and_never_guessed(tmp_path: Path) -> None:
-    method = FedCKA(**COMMON, tau=0.97)
-    trajectory = federate(method, tmp_path)
-    kept = client_memories(trajectory)
-    log = trajectory.metrics().query("round == 3")
-    masked = log[(log["metric"].str.startswith("personal/")) & (log["value"] == 1)]
-    assert len(masked)
-    for number in range(3):
-        own = {name.rpartition(".")[0] for name in kept[number] if name.startswith("own/")}
-        of_client = masked[masked["client"] == number]["metric"]
-        assert {f"own/{name.removeprefix('personal/')}" for name in of_client} == own
-        model = build(0)
-        model.load_state_dict(method.personal_weights(trajectory.weights(3), kept[number]))
-        model.eval()
-        with torch.inference_mode():
-            loss = float(TASK.loss(model, client(3).batch(torch.arange(24))))
-        said = log.query("client == @number and split == 'all' and metric == 'loss'")["value"].item()
-        assert loss == pytest.approx(said, rel=1e-5)
-    path = tmp_path / "checkpoint" / "0003.safetensors"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(InputError, match="no whole checkpoint"):
-        client_memories(trajectory)
-    path.unlink()
-    with pytest.raises(InputError, match="no whole checkpoint"):
-        client_memories(trajectory)
-    assert client_memories(federate(FedAvg(**COMMON), tmp_path / "plain")) == {}
-
-
-def test_a_layer_that_nobody_shares_keeps_its_global_value(tmp_path: Path) -> None:
-    trajectory = federate(FedCKA(**COMMON, tau=1.0, warmup_rounds=0), tmp_path, rounds=1)
-    before, after = trajectory.weights(0), trajectory.weights(1)
-    log = trajectory.metrics()
-    kept = log[log["metric"].str.startswith("personal/")].groupby("metric")["value"].min()
-    nobody = [name.removeprefix("personal/") for name, value in kept.items() if value == 1]
-    assert nobody, "with tau = 1 every changed layer is personal"
-    same: State = {name: t for name, t in after.items() if name.rpartition(".")[0] in nobody}
-    assert all(torch.equal(t, before[name]) for name, t in same.items())
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"tau": 2.0}, "tau"),
-        ({"mode": "cka"}, "mode"),
-        ({"inputs": 0}, "inputs"),
-        ({"ramp_rounds": 0}, "ramp"),
-    ],
-)
-def test_bad_options_are_refused(options: dict[str, Any], named: str) -> None:
-    with pytest.raises(InputError, match=named):
-        FedCKA(**options)
+@pytest.mark.parametrize("step", [0.05, 0.2, 0.4])
+def test_each_increment_reaches_its_target_by_less_than_one_layer(step: float) -> None:
+    total, largest = 90, 30
+    chosen: set[str] = set()
+    for _ in range(8):
+        held = sum(layer.parameters for layer in LAYERS if layer.name in chosen)
+        grown = by_percentage(LAYERS, SCORES, chosen, 0.7, schedule="incremental", step=step)
+        now = sum(layer.parameters for layer in LAYERS if layer.name in grown)
+        target = min(step * total, 0.7 * total - held)
+        assert (now == held) if target <= 1e-9 else (target <= now - held < target + largest)
+        chosen = grown
+    assert sum(layer.parameters for layer in LAYERS if layer.name in chosen) / total >= 0.7
