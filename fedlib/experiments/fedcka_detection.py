@@ -115,6 +115,15 @@ class Scenes:
         frames = tuple(frame for part in parts for frame in part.frames)
         return DetectionData(self.driving, tokens, frames, parts[0].reach)
 
+    def check(self) -> None:
+        """Refuse scenes on which no detector could be scored; called before anything is trained.
+
+        Raises:
+            InputError: a domain without a validation scene, or without a box that counts in one.
+        """
+        for domain in DOMAINS:
+            _ = self.frames(domain, "val").truth
+
     @cached_property
     def _read(self) -> dict[tuple[str, str], DetectionData]:
         return {}
@@ -180,6 +189,7 @@ class Scenes:
         config = {"method": {"name": method.name, **asdict(method)}, **asdict(schedule)}
 
         def compute(workspace: Workspace) -> None:
+            self.check()
             trajectory = run_rounds(
                 self.task(), method, Clients([self.pooled(WARM)]), schedule, _trajectory(workspace.folder),
                 workers=workers,
@@ -276,6 +286,7 @@ def _run(
     }
 
     def compute(workspace: Workspace) -> None:
+        scenes.check()
         parts = [scenes.frames(domain, "train") for domain in DOMAINS]
         clients = [scenes.pooled("train")] if name == CENTRAL else parts
         trajectory = run_rounds(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +258,29 @@ def test_unknown_methods_and_bad_options_are_refused_before_anything_runs() -> N
         detection.compare(CONFIG, ["fedcka"], tau=2.0)
     with pytest.raises(InputError, match="preset"):
         detection.compare(CONFIG.model_copy(update={"model": "huge"}))
+
+
+@pytest.mark.parametrize("damage", ["no scene", "no box"])
+def test_what_cannot_be_scored_is_not_trained(
+    damage: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    tables = copy / drives.VERSION
+    name = "splits.json" if damage == "no scene" else "sample_annotation.json"
+    content = json.loads((tables / name).read_text())
+    if damage == "no scene":
+        content = {split: [s for s in scenes if "-B-val-" not in s] for split, scenes in content.items()}
+    else:
+        content = [row | {"num_lidar_pts": 0, "num_radar_pts": 0} for row in content]
+    (tables / name).write_text(json.dumps(content))
+    driving = DrivingSet(drives.NAME, copy, drives.VERSION, replace(drives.CARD, checksum="other"))
+    monkeypatch.setattr(detection.data, "driving", lambda name, **options: driving)
+    monkeypatch.setattr(detection, "run_rounds", lambda *_, **__: pytest.fail("training began"))
+    message = "domain B has no val scene" if damage == "no scene" else "has a box that counts"
+    for config in (CONFIG, CONFIG.model_copy(update={"warm_epochs": 0})):
+        with pytest.raises(InputError, match=message):
+            detection.compare(config, ["fedavg"])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
