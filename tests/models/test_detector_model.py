@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,13 @@ import torch
 from fedlib import seeds
 from fedlib.data.nuscenes import Frame, Labels
 from fedlib.federation.detection import Detection
+from fedlib.federation.engine import one_thread
+from fedlib.federation.messages import Broadcast
+from fedlib.federation.model_state import FlatModel, model_state
+from fedlib.methods.fedcka.fedcka import FedCKA
 from fedlib.methods.fedcka.layers import partition
-from fedlib.models.detector import Config, Prepared, build, prepare
+from fedlib.methods.fedcka.scores import Scoring, layer_scores
+from fedlib.models.detector import Config, Prepared, build, collate, prepare
 
 SMALL = Config(cells=48, reach=9.6, queries=12, image_size=(16, 32), width=16, lidar_width=16, ffn=32)
 
@@ -81,6 +87,61 @@ def test_a_batch_without_points_and_boxes_trains_and_predicts() -> None:
         found = task.predict(build(SMALL, 0).eval(), _frames(2, boxes=0))
     assert len(found) == 2
     assert len(found[0]) == 120
+
+
+class Listed(list[Prepared]):
+    """Frames as the data of a client."""
+
+    def batch(self, indices: torch.Tensor) -> list[Prepared]:
+        return [self[index] for index in indices.tolist()]
+
+
+@pytest.mark.parametrize("boxes", [0, 2])
+def test_a_client_without_a_box_or_a_point_trains_and_its_layers_are_scored(boxes: int) -> None:
+    task = Detection(Config(**{**SMALL.__dict__, "denoising": 2}))
+    method = FedCKA(optimizer="adamw", lr=1e-3, batch_size=2, warmup_rounds=0, tau=0.9, inputs=3)
+    start = model_state(task.build_model(0))
+    with one_thread():
+        found = method.client_update(
+            task, FlatModel(task.build_model(0)), 0, Listed(_frames(3, boxes)), Broadcast(1, start), {}, 0
+        )
+    assert found.num_samples == 3
+    assert all(np.isfinite(value) for value in found.metrics.values())
+    assert all(bool(tensor.isfinite().all()) for tensor in found.weights.values())
+    scored = [name for name in found.metrics if name.startswith("cka/")]
+    assert len(scored) > 50
+    assert all(0 <= found.metrics[name] <= 1 for name in scored)
+
+
+def test_frames_that_pass_together_give_the_scores_of_each() -> None:
+    task, frames = Detection(SMALL), Listed(_frames(5))
+    models = [FlatModel(task.build_model(seed)).module for seed in (0, 1)]
+    layers = partition(models[0])
+    with one_thread():
+        alone, together = (
+            layer_scores(
+                *models, layers, list(torch.arange(5).split(1)),
+                lambda model, rows: task.predict(model, frames.batch(rows)), Scoring(), 0, join=join,
+            )
+            for join in (None, torch.cat)
+        )  # fmt: skip
+    assert alone.keys() >= {"embed.bev.0", "embed.image.2", "img.4", "lidar.up", "decoder.1.norm3"}
+    # Its rows vary by a millionth of their mean in an untrained network: float32 itself leaves two digits of it.
+    blurred = "decoder.1.self_attention.out"
+    assert together.pop(blurred) == pytest.approx(alone.pop(blurred), abs=5e-3)
+    assert together == pytest.approx(alone, abs=1e-5)
+
+
+def test_known_pixels_are_normalised_as_the_pretrained_backbone_has_them() -> None:
+    (frame,) = _frames(1)
+    pixels = np.empty_like(frame.images)
+    pixels[:] = np.round(255 * np.array([0.485, 0.456, 0.406])).astype(np.uint8)[:, None, None]
+    middle = collate([replace(frame, images=pixels)]).images
+    assert float(middle.abs().max()) < 0.01, "ImageNet's mean colour is 0"
+    brighter = collate([replace(frame, images=pixels + 51)]).images - middle
+    assert brighter.amax((0, 1, 3, 4)).tolist() == pytest.approx(
+        [0.2 / 0.229, 0.2 / 0.224, 0.2 / 0.225], rel=1e-4
+    )
 
 
 @pytest.mark.skipif(
