@@ -17,6 +17,9 @@ from fedlib.methods.continual.strategy import Context, Strategy, evaluation
 from fedlib.methods.continual.training import Training
 
 COLUMNS = 4096  # of an activation matrix, at most
+FLOATS = (
+    2**26
+)  # of the patches that are cut at once, at most: 256 MiB. At 224 pixels a single layer can have more
 ROUNDING = 1e-12  # of the cumulative shares of the squared singular values
 
 
@@ -73,6 +76,9 @@ class GPM(Strategy):
     keeps its outputs for earlier inputs; the running statistics of BatchNorm, which the authors' networks do
     without, still follow the new task. Momentum and weight decay would leave the allowed directions, so training
     uses neither.
+
+    Memory, whatever the size of the images: for each layer of p inputs 4,096 columns, p (4,096 + 2 p) float64 at
+    most while its basis grows and p^2 float64 and float32 for the basis; and once 256 MiB of patches.
 
     Attributes:
         threshold: eps of the first task.
@@ -146,19 +152,26 @@ class GPM(Strategy):
     def inputs(self, data: ImageData) -> dict[str, Tensor]:
         """Return R_l of each layer, (p_l, at most 4096) float64 on the CPU, columns are inputs."""
         chosen = sample(data, self.samples, self.context.generator("samples"))
-        columns: dict[str, list[Tensor]] = {name: [] for name in self.maps}
         with recorded(self.maps) as latest, evaluation(self.net), torch.no_grad():
-            for rows in torch.arange(len(chosen)).split(32):
+            self.net(chosen.batch(torch.arange(1))[0])
+            shapes = {name: matrix(module, latest[name]).shape[1:] for name, module in self.maps.items()}
+            wanted = {name: self._columns(name, len(chosen) * places) for name, (places, _) in shapes.items()}
+            found = {name: torch.empty(len(wanted[name]), p) for name, (_, p) in shapes.items()}
+            size = min(32, max(1, FLOATS // max(places * p for places, p in shapes.values())))
+            for rows in torch.arange(len(chosen)).split(size):
                 self.net(chosen.batch(rows)[0])
                 for name, module in self.maps.items():
-                    columns[name].append(matrix(module, latest[name]).flatten(0, 1).cpu())
-        result = {}
-        for name, parts in columns.items():
-            r = torch.cat(parts)
-            if len(r) > COLUMNS:
-                r = r[torch.randperm(len(r), generator=self.context.generator("columns", name))[:COLUMNS]]
-            result[name] = r.double().T
-        return result
+                    r = matrix(module, latest[name]).flatten(0, 1)
+                    place = wanted[name] - int(rows[0]) * shapes[name][0]
+                    inside = (place >= 0) & (place < len(r))
+                    found[name][inside] = r[place[inside].to(r.device)].cpu()
+        return {name: r.double().T for name, r in found.items()}
+
+    def _columns(self, name: str, total: int) -> Tensor:
+        """Return which of a layer's inputs are used, all or 4,096, as places among those of all samples."""
+        if total <= COLUMNS:
+            return torch.arange(total)
+        return torch.randperm(total, generator=self.context.generator("columns", name))[:COLUMNS]
 
     def end_task(self, data: ImageData) -> None:
         """Let the bases grow by what the present task needs."""

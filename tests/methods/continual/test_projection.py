@@ -8,12 +8,14 @@ import torch
 from torch import nn
 
 from fedlib import models
+from fedlib.methods.continual import gpm
 from fedlib.methods.continual.gpm import GPM, grown, leading
 from fedlib.methods.continual.harness import Suite, run
-from fedlib.methods.continual.inputs import matrices
+from fedlib.methods.continual.importance import sample
+from fedlib.methods.continual.inputs import matrices, matrix, recorded
 from fedlib.methods.continual.owm import OWM, updated
 from fedlib.methods.continual.registry import method
-from fedlib.methods.continual.strategy import Net, Strategy
+from fedlib.methods.continual.strategy import Net, Strategy, evaluation
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -127,6 +129,39 @@ def test_updates_one_by_one_are_the_closed_form() -> None:
     assert values.min() >= 0
     assert values.max() <= 1 + 1e-12
     assert torch.equal(updated(eye, x, float("inf")), eye)
+
+
+def test_as_many_inputs_as_a_large_image_has_places_need_no_more_than_a_projector() -> None:
+    x = random(50_176, 5)  # an inverse for all places would have 20 GB
+    start = torch.eye(5, dtype=torch.float64)
+    many = updated(start, x, 3.0)
+    torch.testing.assert_close(many, torch.linalg.inv(start + x.T @ x / 3.0), atol=1e-12, rtol=0)
+    halves = updated(updated(start, x[:25_000], 3.0), x[25_000:], 3.0)
+    torch.testing.assert_close(many, halves, atol=1e-12, rtol=0)
+
+
+def test_the_mean_of_patches_is_the_patch_of_the_mean() -> None:
+    conv = nn.Conv2d(3, 4, 3, padding=1, stride=2)
+    x = random(7, 3, 9, 9)
+    torch.testing.assert_close(matrix(conv, x).mean(0), matrix(conv, x.mean(0, keepdim=True))[0])
+
+
+@pytest.mark.parametrize("floats", [1, 2**26])
+def test_inputs_are_drawn_alike_however_many_images_are_cut_at_once(floats, make, train, monkeypatch) -> None:
+    monkeypatch.setattr(gpm, "COLUMNS", 50)
+    monkeypatch.setattr(gpm, "FLOATS", floats)  # 1: one image at a time
+    strategy = make.started(GPM(samples=20), train)
+    data = make.of(train, make.tasks[0])
+    found = strategy.inputs(data)
+    chosen = sample(data, 20, strategy.context.generator("samples"))
+    with recorded(strategy.maps) as latest, evaluation(strategy.net), torch.no_grad():
+        strategy.net(chosen.batch(torch.arange(20))[0])
+        whole = {name: matrix(module, latest[name]).flatten(0, 1) for name, module in strategy.maps.items()}
+    for name, r in whole.items():
+        if len(r) > 50:
+            r = r[torch.randperm(len(r), generator=strategy.context.generator("columns", name))[:50]]
+        torch.testing.assert_close(found[name], r.double().T, atol=1e-5, rtol=1e-5)
+    assert {r.shape[1] for r in found.values()} == {20, 50}
 
 
 def test_a_small_alpha_removes_earlier_inputs() -> None:
