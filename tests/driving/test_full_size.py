@@ -1,0 +1,41 @@
+"""The profile ``paper`` of the FedCKA pages: the detector in the authors' size, on a processor instead of a
+GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedlib.data.nuscenes import DrivingSet
+from fedlib.experiments import settings
+from fedlib.experiments.fedcka_detection import Scenes, evaluated
+from fedlib.federation.detection import Detection, detection_data
+from fedlib.federation.engine import one_thread
+from fedlib.federation.messages import Broadcast
+from fedlib.federation.model_state import FlatModel, model_state
+
+
+@pytest.mark.slow
+def test_the_full_size_takes_a_training_step_and_is_evaluated(generated: DrivingSet) -> None:
+    planned = settings.load("fedcka", "paper").for_scenes()
+    mixed = planned.bf16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    scenes = Scenes(planned.model_copy(update={"device": "cpu", "bf16": mixed}), generated)
+    # A processor has no fused attention with dropout; the other one would hold gigabytes more.
+    task = Detection(replace(scenes.task().config, dropout=0.0))
+    method = scenes.method("fedcka", {})
+    assert (task.config.queries, task.config.image_size, task.config.layers) == (900, (320, 800), 2)
+    with one_thread():
+        frames = detection_data(generated, generated.samples("A", "val")[:1], task.config)
+        model = FlatModel(task.build_model(0))
+        start = model_state(model.module)
+        update = method.client_update(task, model, 0, frames, Broadcast(1, start), {}, 0)
+        assert update.metrics["steps"] == 1
+        assert np.isfinite(update.metrics["train_loss"])
+        moved = [name for name, tensor in update.weights.items() if not torch.equal(tensor, start[name])]
+        parts = {name.split(".")[0] for name in moved}
+        assert parts == {"img", "lidar", "embed", "decoder", "heads"}, "every part learns"
+        scores = evaluated(task, model, frames)
+    assert 0 <= scores["map"] <= scores["nds"] <= 1
