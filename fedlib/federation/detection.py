@@ -107,7 +107,9 @@ class Detection:
             generator = seeds.torch_generator(drawn, "detector")
             if self.augment:
                 rng = seeds.rng(drawn, "augmentation")
-                frames = [augmented(frame, inputs.augmentation(rng, self.config), self.config) for frame in frames]
+                frames = [
+                    augmented(frame, inputs.augmentation(rng, self.config), self.config) for frame in frames
+                ]
         taken = collate(frames, self.device)
         detector = _detector(model)
         return torch.stack(list(detector.losses(taken, detector(taken, generator)).values())).sum()
