@@ -53,11 +53,11 @@ def rows(
     Metrics of both stages: overall_accuracy, average_accuracy, task_accuracy (after the last task); in the scopes
     taw and cil also balanced_accuracy, macro_f1, majority and constant, see :meth:`AccuracyMatrix.overall`, and
     average_majority, the average accuracy of the best constant predictor. Of ``tasks``: accuracy (of each task
-    after each), forgetting (the paper's), forgetting_code, bwt. Of ``messages``: uplinks (most of any client),
-    uplink_bytes and downlink_bytes (mean of a client). Of ``features``: how far draws are from the real features
-    of the same client and class, medians over both; see :func:`fedlib.methods.vcl.diagnostics.diagnose`.
-    Accuracies and forgetting in percent. In the scope taw single_class_tasks is the number of tasks of one class,
-    whose task-aware accuracy is 100 by construction.
+    after each), test_samples (of each task), forgetting (the paper's), forgetting_code, bwt. Of ``messages``:
+    uplinks (most of any client), uplink_bytes and downlink_bytes (mean of a client). Of ``features``: how far
+    draws are from the real features of the same client and class, medians over both; see
+    :func:`fedlib.methods.vcl.diagnostics.diagnose`. Accuracies and forgetting in percent. In the scope taw
+    single_class_tasks is the number of tasks of one class, whose task-aware accuracy is 100 by construction.
 
     Args:
         settings: of the experiment.
@@ -217,6 +217,9 @@ def tidy(matrices: Mapping[str, AccuracyMatrix], stage: str) -> pd.DataFrame:
             found += [
                 (stage, scope, t, i, "accuracy", a[t, i]) for t in range(last + 1) for i in range(t + 1)
             ]
+        if stage != "joint":
+            sizes = enumerate(matrix.samples.astype(float))
+            found += [(stage, "none", NO_TASK, i, "test_samples", n) for i, n in sizes]
     frame = pd.DataFrame(found, columns=list(COLUMNS)).dropna()  # one task has no forgetting
     return frame.groupby(list(COLUMNS[:-1]), sort=False, as_index=False)["value"].mean()
 

@@ -92,7 +92,7 @@ def by_clients(*studies: Study) -> pd.DataFrame:
     Columns: seed, dataset, partition, clients, method, scope, task, metric, value.
     """
     frame = pd.concat([study.metrics for study in studies], ignore_index=True)
-    frame = frame[frame["metric"] != "accuracy"].rename(columns={"row": "method"})
+    frame = frame[~frame["metric"].isin(["accuracy", "test_samples"])].rename(columns={"row": "method"})
     once = frame["method"].isin([*vcl_oneshot.METHODS])
     kept = frame[frame["stage"].eq("joint") & once | frame["stage"].eq("tasks") & ~once]
     return kept.drop(columns=["stage", "after"])

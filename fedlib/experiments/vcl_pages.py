@@ -75,7 +75,7 @@ def continual(study: Study) -> pd.DataFrame:
         study: of rows with a continual stage.
     """
     frame = study.metrics
-    kept = frame[(frame["stage"] == "tasks") & (frame["metric"] != "accuracy")]
+    kept = frame[(frame["stage"] == "tasks") & ~frame["metric"].isin(["accuracy", "test_samples"])]
     return kept.rename(columns={"row": "method"}).drop(columns=["stage", "after"])
 
 

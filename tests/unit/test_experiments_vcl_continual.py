@@ -77,6 +77,21 @@ def test_the_register_finds_what_it_compares(study: Study) -> None:
             assert len(sides(rule, frame)) >= 3
 
 
+def test_every_average_can_be_computed_again_from_the_matrix_and_the_sizes_of_the_tasks(study: Study) -> None:
+    frame = study.select(stage="tasks", row="ewc")
+    sizes = frame[frame["metric"] == "test_samples"].set_index("task")["value"]
+    assert sizes.gt(0).all()
+    for scope in ("cil", "taw"):
+        own = frame[frame["scope"] == scope]
+        cells = own[own["metric"] == "accuracy"].pivot(index="after", columns="task", values="value")
+        (average,), (overall,) = (
+            own.loc[own["metric"] == name, "value"] for name in ("average_accuracy", "overall_accuracy")
+        )
+        last = cells.iloc[-1]
+        assert average == pytest.approx(last.mean())
+        assert overall == pytest.approx((last * sizes).sum() / sizes.sum())
+
+
 def test_the_course_over_tasks_and_what_is_kept_are_there(study: Study) -> None:
     course = vcl_continual_pages.course(study)
     assert (course["task"] <= course["after"]).all()

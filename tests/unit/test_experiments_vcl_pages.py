@@ -45,6 +45,8 @@ def test_the_register_finds_what_it_compares_over_tasks(studies: tuple[Study, St
     frame = three_seeds(vcl_pages.continual(studies[0]))
     for rule in lookup("VCL-2").parts:
         assert len(sides(rule, frame)) == 3
+    (rule,) = lookup("VCL-18").parts
+    assert len(sides(rule, frame.assign(method="vcl_code"))) == 2 * 3
     assert set(frame["scope"]) == {"taw", "cil", "all"}
     assert set(frame.loc[frame["metric"] == "task_accuracy", "task"]) == {0, 1}
 
