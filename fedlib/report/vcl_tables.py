@@ -111,12 +111,13 @@ def unequal_classes(
     return _in_order(pd.DataFrame(found), own)
 
 
-def per_task(results: pd.DataFrame, method: str) -> pd.DataFrame:
+def per_task(results: pd.DataFrame, method: str, number: int = 1) -> pd.DataFrame:
     """Return the accuracy on each task after the last: printed, ours with the task known, ours among all classes.
 
     Args:
         results: of ``vcl_pages.continual``.
         method: the row of VCL-FPFT.
+        number: of the printed table, 1 or 4.
 
     Returns:
         Three rows for each data set and partition, and a column for each task.
@@ -129,7 +130,7 @@ def per_task(results: pd.DataFrame, method: str) -> pd.DataFrame:
         means = mean_sd(rows, by="case", columns="task", digits=1)
         parts.append(_in_order(means, own).assign(scored=words))
     tasks = [name for name in parts[0] if name != "scored"]
-    paper = pd.DataFrame({name: _printed_cells(1, name.replace(" ", "")) for name in tasks[:4]})
+    paper = pd.DataFrame({name: _printed_cells(number, name.replace(" ", "")) for name in tasks[:4]})
     parts.insert(0, paper.reindex(parts[0].index).assign(scored="paper"))
     table = pd.concat(parts).fillna(NONE)
     order = {case: place for place, case in enumerate(parts[1].index)}

@@ -80,6 +80,9 @@ def test_each_case_has_the_printed_tasks_above_both_of_ours() -> None:
     assert list(case["scored"]) == ["paper", "task known", "among all classes"]
     assert list(case["task 1"]) == [f"{paper['task1']:.2f}", "82.0 ± 1.0", "42.0 ± 1.0"]
     assert set(case["task 2"]) == {"–"}
+    fourth = printed(4).set_index(["dataset", "partition"]).loc[("OCTMNIST", "IID"), "task1"]
+    mixed = vcl_tables.per_task(continual(), "vcl", number=4).loc["octmnist, IID", "task 1"]
+    assert list(mixed) == [f"{fourth:.2f}", "82.0 ± 1.0", "42.0 ± 1.0"]
     assert list(table.loc["digits, IID", "task 2"]) == ["–", "83.0 ± 1.0", "43.0 ± 1.0"]
 
 
