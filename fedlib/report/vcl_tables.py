@@ -158,13 +158,14 @@ def one_shot(results: pd.DataFrame, metric: str = "overall_accuracy") -> pd.Data
     return table[list(dict.fromkeys(results["dataset"]))]
 
 
-def one_shot_printed(split: str) -> pd.DataFrame:
+def one_shot_printed(split: str, tables: Sequence[int] = (2, 3)) -> pd.DataFrame:
     """Return Tables 2 and 3 for a partition: a row for each method by our name, a column for each data set.
 
     Args:
         split: ``IID``, ``dirichlet_0.6`` or ``dirichlet_0.3``; another one has no rows.
+        tables: numbers of the printed tables; Table 5 has heterogeneous clients.
     """
-    frame = pd.concat([printed(2), printed(3)])
+    frame = pd.concat([printed(number) for number in tables])
     frame = frame[frame["partition"] == split]
     cells = frame.assign(text=frame["accuracy"].map("{:.2f}".format)).pivot_table(
         index="method", columns="dataset", values="text", aggfunc="first", sort=False

@@ -104,6 +104,7 @@ def test_collapsed_methods_are_marked_and_the_largest_class_stands_below() -> No
 @pytest.mark.parametrize(("split", "value"), [("IID", "90.59"), ("dirichlet_0.3", "85.44")])
 def test_printed_one_shot_cells_come_from_the_table_of_the_partition(split: str, value: str) -> None:
     assert vcl_tables.one_shot_printed(split).loc["vcl", "bloodmnist"] == value
+    assert vcl_tables.one_shot_printed("IID", tables=[5]).loc["vcl", "bloodmnist"] == "95.24"
 
 
 def test_the_scale_names_kind_and_size_of_each_set_and_the_encoders() -> None:
