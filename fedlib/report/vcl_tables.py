@@ -19,6 +19,7 @@ from fedlib.report.tables import mean_sd
 
 NONE = "–"
 COLLAPSED = "†"
+"""Marks a method that gave one class to nearly all images."""
 _PARTITIONS = {"IID": "IID", "dirichlet_0.6": "α = 0.6", "dirichlet_0.3": "α = 0.3"}
 _PRINTED = {
     "vcl": "VCL-FPFT", "fbpft_vi": "FBPFT-VI", "fedavg": "FedAvg", "fedavg1": "FedAvg(1)", "dafl": "DAFL",
