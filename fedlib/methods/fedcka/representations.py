@@ -13,8 +13,8 @@ from fedlib.methods.fedcka.activations import recording, to_rows
 AT_ONCE = 2**28  # bytes of activations that are held at a time, unless one input alone has more
 
 Calls = Mapping[str, Sequence[Tensor]]
+# by module name both representations (B, n, p) float32 of B inputs: n places, p channels
 Pairs = dict[str, tuple[Tensor, Tensor]]
-"""By module name both representations (B, n, p) float32 of B inputs: n places, p channels."""
 
 
 def representations(
