@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_clients import build, client
 
-from fedlib import models, seeds
-from fedlib.data import Normalizer
+from fedlib import seeds
 from fedlib.errors import InputError
 from fedlib.federation.aggregation import weighted_mean
 from fedlib.federation.memories import client_memories
@@ -19,23 +19,10 @@ from fedlib.federation.messages import Broadcast, Update
 from fedlib.federation.model_state import FlatModel, State, model_state
 from fedlib.federation.population import Clients
 from fedlib.federation.rounds import Rounds, Trajectory, run_rounds
-from fedlib.federation.tasks import Classification, ImageData
+from fedlib.federation.tasks import Classification
 from fedlib.methods.fedcka.fedcka import FedCKA
 from fedlib.methods.federated.fedavg import FedAvg
 from fedlib.methods.federated.own_domain import OwnDomain
-
-
-def build(seed: int) -> models.Classifier:
-    return models.build("cnn3_bn", num_classes=3, in_channels=1, image_size=8, seed=seed)
-
-
-def client(index: int, size: int = 24) -> ImageData:
-    draw = seeds.rng(0, "client", index)
-    labels = draw.integers(0, 3, size)
-    images = draw.integers(0, 80, (size, 8, 8, 1)) + 60 * labels[:, None, None, None]
-    images = 255 - images if index % 2 else images
-    return ImageData(images.astype(np.uint8), labels, Normalizer((0.5,), (0.25,)))
-
 
 TASK = Classification(build, 3)
 COMMON: dict[str, Any] = {"lr": 0.05, "batch_size": 8, "total_rounds": 3}

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from small_clients import build, client
 from torch import nn
 
 from fedlib import models, seeds
-from fedlib.data import Normalizer
 from fedlib.errors import InputError
 from fedlib.federation.messages import Broadcast, Update
 from fedlib.federation.method import Server
@@ -29,20 +28,8 @@ from fedlib.methods.federated.pcgrad import PCGrad, project
 from fedlib.methods.federated.scaffold import Scaffold
 
 
-def build(seed: int) -> models.Classifier:
-    return models.build("cnn3_bn", num_classes=3, in_channels=1, image_size=8, seed=seed)
-
-
 def build_plain(seed: int) -> models.Classifier:
     return models.build("cnn3", num_classes=3, in_channels=1, image_size=8, seed=seed)
-
-
-def client(index: int, size: int = 24) -> ImageData:
-    draw = seeds.rng(0, "client", index)
-    labels = draw.integers(0, 3, size)
-    images = draw.integers(0, 80, (size, 8, 8, 1)) + 60 * labels[:, None, None, None]
-    images = 255 - images if index % 2 else images
-    return ImageData(images.astype(np.uint8), labels, Normalizer((0.5,), (0.25,)))
 
 
 TASK, PLAIN = Classification(build, 3), Classification(build_plain, 3)
