@@ -45,7 +45,7 @@ class Config:
         scale: largest random change of its size, a share.
         shift: standard deviation of its random translation along each axis, metres.
         flips: mirror it at random, along and across the car's heading. That hides on which side of the road a city
-            drives, and costs a small detector most of its few passes.
+            drives.
         bf16: run the backbones in bfloat16 (results then differ from float32 in the third digit).
 
     Raises:
