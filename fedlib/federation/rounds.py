@@ -23,6 +23,7 @@ from fedlib.federation.growing import GrowingTable
 from fedlib.federation.messages import Broadcast, Update
 from fedlib.federation.method import Method, Server
 from fedlib.federation.model_state import State, check_same_model, model_state
+from fedlib.federation.partial_round import PartialRound
 from fedlib.federation.population import Population, sample_clients
 from fedlib.federation.tasks import Data, Task
 
@@ -118,8 +119,8 @@ def run_rounds(
 ) -> Trajectory:
     """Run a federation, or go on with an interrupted one, and return its trajectory.
 
-    After each round everything that the next one needs is on disk, so a run that is killed at any moment and
-    started again with the same arguments ends with the same bits.
+    After each round everything that the next one needs is on disk, and in a long round each client's update, so a
+    run that is killed at any moment and started again with the same arguments ends with the same bits.
 
     Args:
         task: what is learned.
@@ -211,15 +212,20 @@ class _Loop:
 
         def noted(updates: Iterator[Update]) -> Iterator[Update]:
             for update in updates:
-                rows.extend((round, update.client, "train", *item) for item in update.metrics.items())
+                rows.extend(
+                    (round, update.client, "train", name, float(value))
+                    for name, value in update.metrics.items()
+                )
                 rows.append((round, update.client, "train", "samples", float(update.num_samples)))
                 sent.append(update.bytes())
                 memories[update.client] = update.memory
                 yield update
 
+        partial = PartialRound(self.folder / "checkpoint" / "round", round)
+        missing = [client for client in chosen if client not in partial.found]
         try:
-            updates = noted(engine.updates(broadcast, chosen, self.memories, sizes))
-            self.server = self.method.aggregate(self.server, updates)
+            computed = engine.updates(broadcast, missing, self.memories, sizes)
+            self.server = self.method.aggregate(self.server, noted(partial.merged(chosen, computed)))
         except EmptyRound as error:
             error.add_note(f"in round {round}")
             raise
@@ -236,6 +242,7 @@ class _Loop:
         self.logs["rounds.csv"].append(rows)
         self.logs["ledger.csv"].append(_ledger_rows(round, broadcast.bytes(), sent))
         self._checkpoint()
+        partial.clear()
         log.info("round %d of %d: %d clients", round, settings.rounds, len(sent))
 
     def _checkpoint(self) -> None:
@@ -312,7 +319,8 @@ class _Loop:
                 f"{source} holds another run: other settings, method or initial model; allowed: the same, "
                 "or an empty folder"
             )
-        self.server = Server(files.read_tensors(_global(self.folder, done)))
+        weights = files.read_tensors(_global(self.folder, done))
+        self.server = Server({name: weights[name] for name in self.server.weights})  # sums keep their order
         for name, tensor in files.read_tensors(memory).items() if memory else ():
             owner, _, rest = name.partition("/")
             target = self.server.memory if owner == "server" else self.memories.setdefault(int(owner), {})

@@ -24,6 +24,7 @@ from fedlib import files, seeds
 from fedlib.data.tensors import Normalizer
 from fedlib.errors import InputError
 from fedlib.federation import masks as personal
+from fedlib.federation import partial_round
 from fedlib.federation.aggregation import EmptyRound, weighted_mean
 from fedlib.federation.engine import WorkerDied, _shares, worker_count
 from fedlib.federation.messages import Broadcast, Update, serialized_bytes
@@ -228,6 +229,72 @@ def test_an_unreadable_checkpoint_starts_anew(tmp_path: Path, content: str) -> N
     assert final_bits(run(tmp_path / "cut", method=MORTAL)) == final_bits(run(tmp_path / "w", method=MORTAL))
 
 
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return a list that grows by (round, client) with each local training."""
+    found: list[tuple[int, int]] = []
+    original = FedAvg.train
+
+    def train(self: FedAvg, task: Any, local: Local) -> dict[str, float]:
+        found.append((local.round, local.client))
+        return original(self, task, local)
+
+    monkeypatch.setattr(FedAvg, "train", train)
+    return found
+
+
+def test_a_long_round_goes_on_after_the_clients_that_are_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partial_round, "SECONDS", 0.0)
+    whole = run(tmp_path / "whole", method=MORTAL)
+    cut_run(tmp_path / "cut", 2)
+    trained = counted(monkeypatch)
+    again = run(tmp_path / "cut", method=MORTAL)
+    assert trained == [(2, 1), (2, 2), (3, 0), (3, 1), (3, 2)]
+    assert final_bits(again) == final_bits(whole)
+    assert not (again.folder / "checkpoint" / "round").exists()
+
+
+def test_a_short_round_stores_no_updates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_run(tmp_path, 2)
+    trained = counted(monkeypatch)
+    run(tmp_path, method=MORTAL)
+    assert trained[0] == (2, 0)
+
+
+@pytest.mark.parametrize("name", ["client-0.safetensors", "updates.json"])
+@pytest.mark.parametrize("damage", [_flip, Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:9])])
+def test_a_damaged_update_is_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: Callable[[Path], Any]
+) -> None:
+    monkeypatch.setattr(partial_round, "SECONDS", 0.0)
+    cut_run(tmp_path / "cut", 3)
+    damage(tmp_path / "cut" / "checkpoint" / "round" / name)
+    trained = counted(monkeypatch)
+    again = run(tmp_path / "cut", method=MORTAL)
+    assert trained == [(3, 0), (3, 1), (3, 2)]
+    assert final_bits(again) == final_bits(run(tmp_path / "whole", method=MORTAL))
+
+
+def test_a_stored_update_is_the_one_that_was_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial_round, "SECONDS", 0.0)
+    names = ["b", "a", "10", "9"]
+    state = {name: torch.randn(3, generator=seeds.torch_generator(0, name)) for name in names}
+    sent = Update(
+        7, 12, state, {"a/mask": torch.tensor([True, False])}, {"count": torch.tensor(3)},
+        {"loss": 0.1, "none": float("nan")}, {"own/w": torch.ones(2, 2)},
+    )  # fmt: skip
+    assert list(partial_round.PartialRound(tmp_path, 4).merged([7], iter([sent]))) == [sent]
+    (found,) = partial_round.PartialRound(tmp_path, 4).merged([7], iter(()))
+    assert (found.client, found.num_samples) == (7, 12)
+    for kind in ("weights", "masks", "statistics", "memory"):
+        mine, theirs = getattr(found, kind), getattr(sent, kind)
+        assert list(mine) == list(theirs), "sums over tensors depend on their order"
+        assert all(torch.equal(mine[n], theirs[n]) and mine[n].dtype == theirs[n].dtype for n in mine)
+    assert repr(found.metrics) == repr(sent.metrics)
+    assert not partial_round.PartialRound(tmp_path, 5).found, "those of another round do not count"
+
+
 def test_the_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     run(tmp_path)
     for change in ({"seed": 6}, {"rounds": 2}, {"method": FedAvg(lr=0.01)}):
@@ -243,6 +310,26 @@ def test_personal_state_survives_an_interruption(tmp_path: Path) -> None:
     cut_run(tmp_path / "bad", 3, method=local)
     _flip(tmp_path / "bad" / "checkpoint" / "0002.safetensors")
     assert final_bits(run(tmp_path / "bad", method=local)) == final_bits(whole)
+
+
+@dataclass(frozen=True)
+class Ordered(Mortal):
+    """Notes the order in which the server sees the model's tensors."""
+
+    seen: ClassVar[list[list[str]]] = []
+
+    def aggregate(self, server: Server, updates: Iterable[Update]) -> Server:
+        self.seen.append(list(server.weights))
+        return super().aggregate(server, updates)
+
+
+def test_a_resumed_server_sees_the_models_tensors_in_the_same_order(tmp_path: Path) -> None:
+    Ordered.seen.clear()
+    method = Ordered(lr=0.05, batch_size=8)
+    cut_run(tmp_path, 2, method=method)
+    run(tmp_path, method=method)
+    assert len(Ordered.seen) == 4
+    assert all(names == list(model_state(build(0))) for names in Ordered.seen), "sums depend on the order"
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,15 @@ from torch import nn
 
 from fedlib import models, seeds
 from fedlib.errors import InputError
+from fedlib.federation import partial_round
+from fedlib.federation.engine import Work
 from fedlib.federation.messages import Broadcast, Update
 from fedlib.federation.method import Server
 from fedlib.federation.model_state import FlatModel, State, model_state
 from fedlib.federation.population import Clients
 from fedlib.federation.rounds import Rounds, Trajectory, run_rounds
 from fedlib.federation.tasks import Classification, ImageData
+from fedlib.methods.fedcka.fedcka import FedCKA
 from fedlib.methods.federated.fedavg import FedAvg, Local
 from fedlib.methods.federated.fedbn import FedBN
 from fedlib.methods.federated.feddyn import FedDyn
@@ -58,6 +61,48 @@ def update_of(
     return method.client_update(
         TASK, FlatModel(build(0)), 0, client(0), Broadcast(round, start), memory or {}, 0
     )
+
+
+class _Cut(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        FedBN(**SGD_ONLY),
+        FedRep(**SGD_ONLY),
+        FedSelect(**SGD_ONLY, select=0.2, final=0.4, warmup_rounds=1),
+        FedMC(**SGD_ONLY, select=0.2, final=0.4, warmup_rounds=1),
+        Scaffold(**SGD_ONLY),
+        FedDyn(**SGD_ONLY, warmup_rounds=1),
+        PCGrad(**SGD_ONLY, granularity="model"),
+        FedCKA(**SGD_ONLY, mode="percentage", rho=0.4, ramp_rounds=2, inputs=4),
+        FedAvg(lr=0.01, batch_size=8, optimizer="adamw", optimizer_state="keep"),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_every_method_goes_on_from_stored_rounds_and_updates_with_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: FedAvg
+) -> None:
+    monkeypatch.setattr(partial_round, "SECONDS", 0.0)
+    whole = federate(method, tmp_path / "whole", rounds=3)
+    work = Work.update
+
+    def update(self: Work, client: int, broadcast: Broadcast, memory: State) -> Update:
+        if (broadcast.round, client) == (3, 1):
+            raise _Cut
+        return work(self, client, broadcast, memory)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Work, "update", update)
+        with pytest.raises(_Cut):
+            federate(method, tmp_path / "cut", rounds=3)
+    assert (tmp_path / "cut" / "checkpoint" / "round" / "client-0.safetensors").exists()
+    again = federate(method, tmp_path / "cut", rounds=3)
+    assert bits(again, 3) == bits(whole, 3)
+    for name in ("rounds.csv", "ledger.csv"):
+        assert (again.folder / name).read_bytes() == (whole.folder / name).read_bytes()
 
 
 # --- the optimizer --------------------------------------------------------------------------------------------
