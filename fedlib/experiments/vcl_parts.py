@@ -122,7 +122,7 @@ def natural_order(settings: VCLSettings) -> VCLSettings:
 
 
 def conditions(by_space: Mapping[str, Study]) -> pd.DataFrame:
-    """Return class-incremental results of ``ablations`` with columns space, replay, kd_weight and aggregation.
+    """Return results of ``ablations`` in all scopes, with columns space, replay, kd_weight and aggregation.
 
     Rows that change anything else are left out.
 
@@ -132,7 +132,7 @@ def conditions(by_space: Mapping[str, Study]) -> pd.DataFrame:
     parts = []
     for space, study in by_space.items():
         frame = continual(study)
-        frame = frame[(frame["scope"] == "cil") & (frame["task"] == NO_TASK)].drop(columns="task")
+        frame = frame[frame["task"] == NO_TASK].drop(columns="task")
         for row, change in _CONDITIONS.items():
             own = frame[frame["method"] == row].drop(columns="method")
             parts.append(own.assign(space=space, **(_PLAIN | change)))
