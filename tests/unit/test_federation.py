@@ -182,13 +182,15 @@ _KILLED = """
     from pathlib import Path
     sys.path.insert(0, {tests!r})
     import test_federation as t
+    t.partial_round.SECONDS = {seconds}
     t.run(Path(sys.argv[1]), rounds=40, workers=2, clients=t.make_clients((200, 330, 90)))
 """
 
 
-def test_sigkill_in_mid_round_and_resume_give_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seconds", [partial_round.SECONDS, 0.0])
+def test_sigkill_in_mid_round_and_resume_give_the_same_bits(tmp_path: Path, seconds: float) -> None:
     clients = make_clients((200, 330, 90))
-    script = textwrap.dedent(_KILLED.format(tests=str(Path(__file__).parent)))
+    script = textwrap.dedent(_KILLED.format(tests=str(Path(__file__).parent), seconds=seconds))
     process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path / "cut")], start_new_session=True)
     deadline = time.monotonic() + 90
     while len(list((tmp_path / "cut" / "global").glob("*"))) < 4 and time.monotonic() < deadline:
