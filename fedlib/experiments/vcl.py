@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -111,13 +113,19 @@ def _client_job(scene: Scene, job: tuple[str, int, Options], workers: int | None
 
 def _row_job(scene: Scene, job: tuple[str, int, Sequence[Options]], workers: int | None) -> list[Run]:
     partition, seed, wanted = job
-    received = cache(lambda: _receive(scene, partition, seed, wanted[0]))
+    found: list[_Received] = []  # by the first row that is not stored, for all
+
+    def received(folder: Path) -> _Received:
+        if not found:
+            found.append(_receive(scene, partition, seed, wanted[0], folder))
+        return found[0]
+
     return [_row(scene, partition, seed, options, received) for options in wanted]
 
 
 def row_run(scene: Scene, partition: str, seed: int, options: Options) -> Run:
     """Return the run of one row, computed or from the store; its columns are those of :func:`rows`."""
-    return _row(scene, partition, seed, options, lambda: _receive(scene, partition, seed, options))
+    return _row(scene, partition, seed, options, partial(_receive, scene, partition, seed, options))
 
 
 @dataclass(frozen=True)
@@ -130,9 +138,9 @@ class _Received:
     drawn: pd.DataFrame
 
 
-def _receive(scene: Scene, partition: str, seed: int, options: Options) -> _Received:
-    if scene.settings.encoders:  # large ones of several kinds: too much to store for what their sharing saves
-        clients = trained_clients(scene, partition, seed, options)
+def _receive(scene: Scene, partition: str, seed: int, options: Options, folder: Path) -> _Received:
+    if scene.settings.encoders:  # large ones of several kinds: too much to keep for what their sharing saves
+        clients = trained_clients(scene, partition, seed, options, folder)
     else:
         clients = clients_of(client_run(scene, partition, seed, options))
     data, ledger = scene.clients(partition, seed), Ledger(options.uplinks)
@@ -153,7 +161,9 @@ def _receive(scene: Scene, partition: str, seed: int, options: Options) -> _Rece
     return _Received(gaussians, features, ledger, pd.DataFrame(drawn, columns=list(COLUMNS)).dropna())
 
 
-def _row(scene: Scene, partition: str, seed: int, options: Options, received: Callable[[], _Received]) -> Run:
+def _row(
+    scene: Scene, partition: str, seed: int, options: Options, received: Callable[[Path], _Received]
+) -> Run:
     config = scene.record(
         seed,
         partition=partition,
@@ -163,7 +173,8 @@ def _row(scene: Scene, partition: str, seed: int, options: Options, received: Ca
     )
 
     def compute(workspace: Workspace) -> None:
-        tasks, device, got = scene.tasks(seed), scene.settings.device, received()
+        folder = workspace.folder / "clients"
+        tasks, device, got = scene.tasks(seed), scene.settings.device, received(folder)
         model = aggregate(got.gaussians, scene.num_classes, options)
         heads = {
             "tasks": run_tasks(model, tasks, options, seed, device),
@@ -183,6 +194,7 @@ def _row(scene: Scene, partition: str, seed: int, options: Options, received: Ca
         metrics = pd.concat([*parts, *facts], ignore_index=True)
         metrics.insert(0, "seed", seed)
         workspace.finish(metrics)
+        shutil.rmtree(folder, ignore_errors=True)  # there are none where client_run has them
 
     return Store().compute(scene.spec("vcl.row", config, __name__), compute)
 

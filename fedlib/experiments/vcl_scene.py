@@ -7,16 +7,18 @@ server alone share them. Features of the initial encoder are computed once for a
 from __future__ import annotations
 
 import importlib
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
-from fedlib import data, models, seeds
+from fedlib import data, files, models, seeds
 from fedlib.data import ImageSet, Normalizer
 from fedlib.data.class_tasks import class_order, task_split
 from fedlib.data.named_partition import named
@@ -221,10 +223,28 @@ class Scene:
         return RunSpec(name, config, {self.settings.dataset: self.images.card.checksum}, own)
 
 
-def trained_clients(scene: Scene, partition: str, seed: int, options: Options) -> dict[int, TrainedClient]:
-    """Return the clients after their training, by id; nothing is stored."""
-    encoders = partial(scene.encoder, seed)
-    return train_clients(scene.clients(partition, seed), encoders, options, seed, scene.num_classes)
+def trained_clients(
+    scene: Scene, partition: str, seed: int, options: Options, folder: Path
+) -> dict[int, TrainedClient]:
+    """Return the clients after their training, by id; those without samples are left out.
+
+    Args:
+        scene: the data.
+        partition: its name.
+        seed: of this repetition.
+        options: those of the step ``clients`` count.
+        folder: each client is stored there as soon as it is trained, so that an interrupted run does not train it
+            again; the caller removes the folder.
+    """
+    clients, found = scene.clients(partition, seed), {}
+    for k, own in ({k: own for k, own in clients.items() if len(own)} or clients).items():
+        path = folder / f"{k}.safetensors"
+        if not path.exists():
+            encoders = partial(scene.encoder, seed)
+            client = train_clients({k: own}, encoders, options, seed, scene.num_classes)[k]
+            files.write_tensors(path, client.to_tensors())
+        found[k] = TrainedClient.from_tensors(files.read_tensors(path))
+    return found
 
 
 def client_run(scene: Scene, partition: str, seed: int, options: Options, store: Store | None = None) -> Run:
@@ -242,7 +262,8 @@ def client_run(scene: Scene, partition: str, seed: int, options: Options, store:
     config = scene.record(seed, partition=partition, client_options=options.part("clients"))
 
     def compute(workspace: Workspace) -> None:
-        trained = trained_clients(scene, partition, seed, options)
+        folder = workspace.folder / "clients"
+        trained = trained_clients(scene, partition, seed, options, folder)
         rows = [
             (seed, k, epoch + 1, "train_loss", loss)
             for k, client in trained.items()
@@ -251,7 +272,8 @@ def client_run(scene: Scene, partition: str, seed: int, options: Options, store:
         rows = rows or [(seed, k, 0, "train_loss", float("nan")) for k in trained]  # nothing was trained
         metrics = pd.DataFrame(rows, columns=["seed", "client", "epoch", "metric", "value"])
         tensors = {f"{k}/{n}": t for k, client in trained.items() for n, t in client.to_tensors().items()}
-        workspace.finish(metrics, {name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
+        workspace.finish(metrics, tensors)
+        shutil.rmtree(folder)
 
     spec = scene.spec("vcl.clients", config, __name__)
     return (store or Store()).compute(spec, compute)

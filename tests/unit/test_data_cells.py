@@ -46,6 +46,15 @@ def test_shares_channels_and_names_are_those_of_the_set(flag: str) -> None:
     assert set(made.test.labels) == set(range(made.num_classes))
 
 
+@pytest.mark.parametrize("flag", ["breast", "derma"])
+def test_pictures_of_64_pixels_are_finer_ones_of_the_same_classes(flag: str) -> None:
+    made, small = (data.load(f"cells:{flag}", train_images=100, size=size) for size in (64, 28))
+    assert made.shape == (64, 64, medmnist.INFO[f"{flag}mnist"]["n_channels"])
+    for split, part in made.splits.items():
+        assert part.images.shape == (len(small.splits[split]), *made.shape)
+        assert np.array_equal(part.labels, small.splits[split].labels)
+
+
 def test_bits_depend_on_seed_and_size_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     first = data.load("cells:blood", train_images=200)
     monkeypatch.setenv("FEDLIB_HOME", str(tmp_path))

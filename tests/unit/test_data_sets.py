@@ -220,12 +220,12 @@ def test_digits_never_change() -> None:
 # --- MedMNIST
 
 
-def npz(folder: Path, name: str = "breastmnist", **changes: Any) -> Path:
+def npz(folder: Path, name: str = "breastmnist", side: int = 28, **changes: Any) -> Path:
     """Write a small file in MedMNIST's format; a change to None leaves the key out."""
     rng = np.random.default_rng(1)
     arrays: dict[str, Any] = {}
     for key, n in (("train", 8), ("val", 4), ("test", 4)):
-        arrays[f"{key}_images"] = rng.integers(0, 256, (n, 28, 28), dtype=np.uint8)
+        arrays[f"{key}_images"] = rng.integers(0, 256, (n, side, side), dtype=np.uint8)
         arrays[f"{key}_labels"] = (np.arange(n, dtype=np.uint8) % 2)[:, None]
     arrays.update(changes)
     path = folder / f"{name}.npz"
@@ -273,6 +273,27 @@ def test_any_file_in_the_format_is_read_under_the_flag_it_is_named_after(
     assert any("official: " in note for note in made.card.notes)
     # three of these real pictures are black; so few are no sign of a damaged copy, but they are told
     assert any("3 of 3600 train images have one colour only" in note for note in made.card.notes)
+
+
+@pytest.mark.parametrize("size", [64, 128, 224])
+def test_larger_sizes_are_read_from_files_named_as_the_package_names_them(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    npz(tmp_path)  # of 28 pixels, not to be taken for the larger one
+    path = npz(tmp_path, f"breastmnist_{size}", side=size)
+    assert data.find("medmnist:breastmnist", root=tmp_path, size=size).where == path
+    assert medmnist.BreastMNIST(split="test", root=str(tmp_path), size=size).imgs.shape == (4, size, size)
+    monkeypatch.setitem(medmnist.INFO["breastmnist"], f"MD5_{size}", data.files.md5(path))
+    made = data.load("medmnist:breastmnist", root=tmp_path, size=size)
+    assert made.shape == (size, size, 1)
+    assert {key: s.images.shape for key, s in made.splits.items()} == {
+        "train": (8, size, size, 1),
+        "val": (4, size, size, 1),
+        "test": (4, size, size, 1),
+    }
+    assert made.card.title == f"BreastMNIST ({size} x {size})"
+    assert made.card.verified
+    assert f"breastmnist_{size}.npz" in made.card.source
 
 
 def test_official_checksum_makes_a_verified_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

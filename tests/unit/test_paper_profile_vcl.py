@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 
 from fedlib.errors import InputError
-from fedlib.experiments import settings, vcl, vcl_continual, vcl_oneshot
+from fedlib.experiments import settings, vcl, vcl_continual, vcl_oneshot, vcl_scene
 from fedlib.experiments.settings import VCLSettings
 from fedlib.experiments.study import Study
 from fedlib.experiments.vcl_pages import PRESET_ROWS
@@ -80,18 +81,32 @@ def short(**changes: Any) -> VCLSettings:
     return loaded
 
 
-def killed_after_the_clients(config: VCLSettings) -> None:
-    torch.set_num_threads(1)
-    vcl.aggregate = lambda *given: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
-    vcl.rows(config, ROW, ["IID"])
+def killed(config: VCLSettings, module: Any, name: str, when: Callable[..., bool]) -> None:
+    """Compute a row in a process that is killed at a call of ``module.name`` with such arguments."""
 
+    def work() -> None:
+        torch.set_num_threads(1)
+        original = getattr(module, name)
 
-def test_a_killed_process_loses_no_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = short(**SMALL_NETWORK)
-    child = multiprocessing.get_context("fork").Process(target=killed_after_the_clients, args=(config,))
+        def deadly(*given: Any, **named: Any) -> Any:
+            if when(*given):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(*given, **named)
+
+        setattr(module, name, deadly)
+        vcl.rows(config, ROW, ["IID"])
+
+    child = multiprocessing.get_context("fork").Process(target=work)
     child.start()
     child.join(timeout=60)
     assert child.exitcode == -signal.SIGKILL
+
+
+def test_a_process_that_is_killed_at_the_server_loses_no_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = short(**SMALL_NETWORK)
+    killed(config, vcl, "aggregate", lambda *given: True)
     (clients,) = Store().list()
     assert clients.name == "vcl.clients"
     made = (clients.path / "metrics.csv").stat().st_mtime_ns
@@ -102,6 +117,30 @@ def test_a_killed_process_loses_no_client(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv("FEDLIB_HOME", str(tmp_path / "another-store"))
         whole = vcl.rows(config, ROW, ["IID"])
     assert not whole.runs[0].reused
+    pd.testing.assert_frame_equal(resumed.metrics, whole.metrics, check_exact=True)
+
+
+@pytest.mark.parametrize("encoders", [[], ["cnn3_bn", "vgg8_bn", "wrn16_2"]])
+def test_a_process_that_is_killed_in_mid_training_loses_one_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoders: list[str]
+) -> None:
+    config = short(**SMALL_NETWORK, encoders=encoders, num_clients=3)
+    killed(config, vcl_scene, "train_clients", lambda data, *rest: 2 in data)
+    trained: list[int] = []
+    original = vcl_scene.train_clients
+
+    def noted(data: Any, *rest: Any) -> Any:
+        trained.extend(data)
+        return original(data, *rest)
+
+    with one_thread():
+        monkeypatch.setattr(vcl_scene, "train_clients", noted)
+        resumed = vcl.rows(config, ROW, ["IID"])
+        assert trained == [2]
+        assert not list((tmp_path / "store").rglob("clients")), "kept only while the run is computed"
+        monkeypatch.setenv("FEDLIB_HOME", str(tmp_path / "another-store"))
+        whole = vcl.rows(config, ROW, ["IID"])
+    assert trained == [2, 0, 1, 2]
     pd.testing.assert_frame_equal(resumed.metrics, whole.metrics, check_exact=True)
 
 
