@@ -46,7 +46,7 @@ def test_shares_channels_and_names_are_those_of_the_set(flag: str) -> None:
     assert set(made.test.labels) == set(range(made.num_classes))
 
 
-@pytest.mark.parametrize("flag", ["breast", "derma"])
+@pytest.mark.parametrize("flag", ["tissue", "derma"])
 def test_pictures_of_64_pixels_are_finer_ones_of_the_same_classes(flag: str) -> None:
     made, small = (data.load(f"cells:{flag}", train_images=100, size=size) for size in (64, 28))
     assert made.shape == (64, 64, medmnist.INFO[f"{flag}mnist"]["n_channels"])
