@@ -321,6 +321,37 @@ def test_soft_labels_weigh_the_modes_of_the_prior_and_the_gates() -> None:
     torch.testing.assert_close(mixed, net.out(layer.relu()))
 
 
+@pytest.mark.parametrize("closed", [0.0, 0.7])
+def test_hard_replay_is_generative_replay_on_features(closed, make, train) -> None:
+    strategy = make.started(BIR(replay_targets="hard", prior="standard", dg_prop=closed, **TINY), train)
+    strategy.learn(make.of(train, make.tasks[0]), None)
+    make.next_task(strategy, train)
+    strategy.learn(make.of(train, make.tasks[1]), None)
+    net, previous, noise = strategy.feedback, strategy.previous, gen(5)
+
+    def decoded(source, z, classes):
+        for layer, gates in zip(source.decoder, source.gates):
+            # Without closed units this is the decoder of a plain variational autoencoder.
+            z = (layer(z) * gates[classes] if closed else layer(z)).relu()
+        return source.out(z)
+
+    # The previous network generates and names; only the present one, which knows both tasks, is trained.
+    u, made_for = previous.sample(8, [0, 1], noise, "standard")
+    standard = gen(5)
+    torch.randint(2, (8,), generator=standard)  # the classes
+    torch.testing.assert_close(u, decoded(previous, torch.randn(8, 3, generator=standard), made_for))
+    targets = torch.tensor([0 if first > second else 1 for first, second in previous(u).tolist()])
+    assert set(targets.tolist()) == {0, 1}
+    mean, log_variance = net.moments(net.encoder(u)).chunk(2, dim=1)
+    z = mean + (log_variance / 2).exp() * torch.randn(mean.shape, generator=noise)
+    wanted = [
+        functional.mse_loss(decoded(net, z, targets), u),
+        kl_to_standard(mean, log_variance).mean() / u.shape[1],
+        functional.cross_entropy(net(u), targets),
+    ]
+    torch.testing.assert_close(strategy.replay(gen(5)), torch.stack(wanted))
+
+
 def test_the_front_end_is_fixed(make, train) -> None:
     strategy = make.started(BIR(front_end="first_task", **TINY), train)
     start = {k: v.clone() for k, v in strategy.net.encoder.state_dict().items()}
