@@ -6,13 +6,16 @@ paper does not have, such as digits, have no printed number.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
+from fedlib import models
 from fedlib.experiments.settings import VCLSettings
 from fedlib.experiments.vcl_scene import Scene
+from fedlib.models import pretrained
 from fedlib.models.embedding import IMAGENET_SIZE
 from fedlib.report.printed import printed
 from fedlib.report.tables import mean_sd
@@ -41,12 +44,28 @@ def scale(settings: VCLSettings, *datasets: str) -> str:
     data = "; ".join(f"{', '.join(names)} ({kind})" for kind, names in kinds.items())
     backbones = list(dict.fromkeys(settings.encoders)) or [settings.model]
     encoders = f"encoder{'s' if len(backbones) > 1 else ''} {', '.join(backbones)}"
-    weights = Path(settings.weights or "")
-    start = f"weights {weights.name}" if weights.name else "random weights"
-    if weights.name and not weights.suffix:  # of ImageNet, and no file of the reader's
-        start += f", images enlarged to {IMAGENET_SIZE} pixels"
+    start = _start(settings, backbones)
     seeds = f"{settings.seeds} seed{'s' if settings.seeds > 1 else ''}"
     return f"{data}; {encoders}, {start}; profile {settings.profile}, {seeds}"
+
+
+def _start(settings: VCLSettings, backbones: Sequence[str]) -> str:
+    weights = Path(settings.weights or "")
+    # As in Scene.encoder, a backbone that torchvision has no weights for starts at random.
+    random = [
+        name
+        for name in backbones
+        if settings.weights == pretrained.DOWNLOAD
+        and not hasattr(importlib.import_module(models.module_of(name)), "TORCHVISION")
+    ]
+    if not weights.name or len(random) == len(backbones):
+        return "random weights"
+    start = f"weights {weights.name}"
+    if not weights.suffix:  # of ImageNet, and no file of the reader's
+        start += f", images enlarged to {IMAGENET_SIZE} pixels"
+    if random:
+        start += f" (but {', '.join(random)}: random weights, images not enlarged)"
+    return start
 
 
 def partition(name: str) -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from fedlib.data.imageset import Split
 from fedlib.experiments import settings
+from fedlib.experiments.vcl_scene import Scene
 from fedlib.report import protocol, transfer, vcl_tables
 from fedlib.report.printed import printed
 
@@ -122,6 +123,26 @@ def test_the_scale_names_kind_and_size_of_each_set_and_the_encoders() -> None:
     assert "weights efficientnet-lite0, images enlarged to 224 pixels" in vcl_tables.scale(named, "digits")
     five = settings.load("vcl", "smoke").for_scenario("heterogeneous")
     assert "encoders cnn3_bn, wrn16_2, vgg8_bn, random weights" in vcl_tables.scale(five)
+
+
+def test_the_scale_names_encoders_that_torchvision_has_no_weights_for() -> None:
+    paper = settings.load("vcl", "paper").for_scenario("heterogeneous")
+    digits = settings.load("vcl", "smoke").for_scenario("heterogeneous")
+    mixed = digits.model_copy(update={"weights": paper.weights, "encoders": paper.encoders})
+    assert vcl_tables.scale(mixed, "digits") == (
+        "digits (real, 8 pixels); encoders mobilenetv2_attention, resnet34, wrn16_2, vgg16_bn, vgg8_bn, "
+        "weights torchvision, images enlarged to 224 pixels (but wrn16_2, vgg8_bn: random weights, images not "
+        "enlarged); profile smoke, 1 seed"
+    )
+    for name, words in (
+        ("mobilenetv2_attention", "weights torchvision, images enlarged to 224 pixels"),
+        ("wrn16_2", "random weights"),
+    ):
+        same = mixed.model_copy(update={"encoders": (name,) * 5})
+        assert f"encoder {name}, {words}; profile" in vcl_tables.scale(same, "digits")
+    scene = Scene.of(mixed)
+    started = [scene.encoder(0, client) for client in (2, 4)]
+    assert [(made.source, made.input_size) for made in started] == [("random", 8)] * 2
 
 
 def test_figures_have_a_panel_for_each_set_and_scope() -> None:
