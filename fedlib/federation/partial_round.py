@@ -1,4 +1,8 @@
-"""The updates of a round that is not complete yet, on disk, so that an interrupted run trains no client twice."""
+"""The updates of a long round that is not complete yet, on disk: an interrupted run goes on after them.
+
+What an interruption costs is the training of the clients that were done in the round's first seconds, of those at
+work, and, with several workers, of those that were done before one with a smaller id.
+"""
 
 from __future__ import annotations
 

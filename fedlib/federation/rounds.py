@@ -119,8 +119,9 @@ def run_rounds(
 ) -> Trajectory:
     """Run a federation, or go on with an interrupted one, and return its trajectory.
 
-    After each round everything that the next one needs is on disk, and in a long round each client's update, so a
-    run that is killed at any moment and started again with the same arguments ends with the same bits.
+    After each round everything that the next one needs is on disk, and in a long round the updates that have come
+    in (:class:`~fedlib.federation.partial_round.PartialRound`), so a run that is killed at any moment and started
+    again with the same arguments ends with the same bits.
 
     Args:
         task: what is learned.
@@ -167,6 +168,9 @@ def run_rounds(
             with Engine(work, count) as engine:
                 while loop.done < settings.rounds:
                     loop.next_round(engine, list(sets), local_sets)
+    shutil.rmtree(
+        _partial(Path(folder)), ignore_errors=True
+    )  # of a run that was killed right after its last round
     return Trajectory(Path(folder))
 
 
@@ -221,7 +225,7 @@ class _Loop:
                 memories[update.client] = update.memory
                 yield update
 
-        partial = PartialRound(self.folder / "checkpoint" / "round", round)
+        partial = PartialRound(_partial(self.folder), round)
         missing = [client for client in chosen if client not in partial.found]
         try:
             computed = engine.updates(broadcast, missing, self.memories, sizes)
@@ -342,6 +346,10 @@ def _identity(method: Method, settings: Rounds, initial: State) -> str:
 
 def _global(folder: Path, round: int) -> Path:
     return folder / "global" / f"round-{round:04d}.safetensors"
+
+
+def _partial(folder: Path) -> Path:
+    return folder / "checkpoint" / "round"
 
 
 def _memory_file(folder: Path, round: int) -> Path:
