@@ -10,10 +10,8 @@ repeats, of one thread.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 import torch
 import typer
 from rich.console import Console
@@ -21,78 +19,20 @@ from rich.table import Table
 
 from fedlib import data
 from fedlib.data.detection_metrics import evaluate, evaluate_with_devkit
+from fedlib.experiments.detector_seconds import WHOLE, seconds_by_part
 from fedlib.federation.detection import Detection, DetectionData, detection_data
 from fedlib.federation.engine import one_thread
-from fedlib.federation.model_state import FlatModel
-from fedlib.models.detector import CMT, augmented, collate, inputs, losses, preset
-from fedlib.models.detector.attention import prior
-
-BATCH = 8
-
-
-def seconds(function: Callable[[], object], repeats: int = 7) -> float:
-    """Return the least processor seconds of a call."""
-    found = []
-    for _ in range(repeats):
-        start = time.process_time()
-        function()
-        found.append(time.process_time() - start)
-    return min(found)
+from fedlib.models.detector import preset
 
 
 def shares(task: Detection, frames: DetectionData) -> Table:
     """Time the parts of a training step, each with its backward pass."""
-    config, chosen = task.config, list(frames.frames[:BATCH])
-    model = FlatModel(task.build_model(0)).module.train()
-    assert isinstance(model, CMT)
-    batch = collate(chosen)
-    inverse = torch.linalg.inv(batch.projections)
-    anchors = torch.rand(BATCH, config.queries, 3)
-    tokens = torch.rand(BATCH, config.grid**2 + 6 * 72, config.width, requires_grad=True)
-    q = torch.rand(BATCH, config.queries, config.width, requires_grad=True)
-    bias = prior(anchors, batch.projections, config)
-    with torch.no_grad():
-        said = model(batch)
-    logits, codes = (t.clone().requires_grad_() for t in (said.logits, said.codes))
-    rng = np.random.default_rng(0)
-
-    def back(function: Callable[[], torch.Tensor]) -> Callable[[], None]:
-        def call() -> None:
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=config.bf16):
-                found = function()
-            found.float().sum().backward()
-
-        return call
-
-    def exact(function: Callable[[], torch.Tensor]) -> Callable[[], None]:
-        return lambda: function().sum().backward()
-
-    parts: dict[str, Callable[[], object]] = {
-        "augmentation": lambda: [
-            augmented(frame, inputs.augmentation(rng, config), config) for frame in chosen
-        ],
-        "batch": lambda: collate(chosen),
-        "LiDAR backbone": back(lambda: model.lidar(batch.grid)),
-        "image backbone": back(lambda: model.img(batch.images.flatten(0, 1))),
-        "encoding of tokens": exact(lambda: model.embed.tokens(inverse)),
-        "encoding of queries": exact(lambda: model.embed.queries(anchors, batch.projections, inverse)),
-        "attention prior": lambda: prior(anchors, batch.projections, config),
-        "decoder": exact(
-            lambda: model.decoder[1](
-                model.decoder[0](q, q, tokens, tokens, bias, None), q, tokens, tokens, bias, None
-            )
-        ),
-        "heads": exact(lambda: torch.cat([head(q, anchors)[1] for head in model.heads])),
-        "matching and loss": exact(
-            lambda: torch.stack(list(losses.matched(logits, codes, batch.targets).values()))
-        ),
-    }
-    times = {name: seconds(call) for name, call in parts.items()}
-    whole = seconds(lambda: task.loss(model, chosen).backward())
-    table = Table("part", "ms a frame", "share", title=f"Training step of {BATCH} frames, bf16 {config.bf16}")
+    times = seconds_by_part(task, frames)
+    whole = times.pop(WHOLE)
+    table = Table("part", "ms a frame", "share", title=f"Training step, bf16 {task.config.bf16}")
     for name, value in times.items():
-        table.add_row(name, f"{1e3 * value / BATCH:.2f}", f"{value / sum(times.values()):.0%}")
-    table.add_row("whole step", f"{1e3 * whole / BATCH:.2f}", "")
+        table.add_row(name, f"{1e3 * value:.2f}", f"{value / sum(times.values()):.0%}")
+    table.add_row(WHOLE, f"{1e3 * whole:.2f}", "")
     return table
 
 
