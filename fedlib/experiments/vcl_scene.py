@@ -152,20 +152,15 @@ class Scene:
         )
 
     def encoder(self, seed: int, client: int = SERVER) -> Embedder:
-        """Return a client's initial encoder; clients with the same backbone have the same.
-
-        Its weights are random where torchvision's are wanted and it has none for the backbone.
-        """
+        """Return a client's initial encoder; clients with the same backbone have the same."""
         settings, problem, name = self.settings, self.problem, self.backbone(client)
-        module = importlib.import_module(models.module_of(name))
-        available = settings.weights != pretrained.DOWNLOAD or hasattr(module, "TORCHVISION")
         return models.embedder(
             name,
             dim=settings.dim,
             in_channels=problem.channels,
             image_size=problem.image_size,
             seed=seed,
-            weights=settings.weights if available else None,
+            weights=weights_of(settings, name),
         ).to(settings.device)
 
     def classifier(self, seed: int, client: int = SERVER) -> Classifier:
@@ -221,6 +216,13 @@ class Scene:
         backbones = dict.fromkeys((self.settings.model, *self.settings.encoders))
         own = (*map(models.module_of, backbones), *modules)
         return RunSpec(name, config, {self.settings.dataset: self.images.card.checksum}, own)
+
+
+def weights_of(settings: VCLSettings, backbone: str) -> str | None:
+    """Return the weights that a backbone starts from; None is random, as where torchvision has none for it."""
+    module = importlib.import_module(models.module_of(backbone))
+    available = settings.weights != pretrained.DOWNLOAD or hasattr(module, "TORCHVISION")
+    return settings.weights if available else None
 
 
 def trained_clients(

@@ -6,16 +6,13 @@ paper does not have, such as digits, have no printed number.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
-from fedlib import models
 from fedlib.experiments.settings import VCLSettings
-from fedlib.experiments.vcl_scene import Scene
-from fedlib.models import pretrained
+from fedlib.experiments.vcl_scene import Scene, weights_of
 from fedlib.models.embedding import IMAGENET_SIZE
 from fedlib.report.printed import printed
 from fedlib.report.tables import mean_sd
@@ -50,16 +47,10 @@ def scale(settings: VCLSettings, *datasets: str) -> str:
 
 
 def _start(settings: VCLSettings, backbones: Sequence[str]) -> str:
-    weights = Path(settings.weights or "")
-    # As in Scene.encoder, a backbone that torchvision has no weights for starts at random.
-    random = [
-        name
-        for name in backbones
-        if settings.weights == pretrained.DOWNLOAD
-        and not hasattr(importlib.import_module(models.module_of(name)), "TORCHVISION")
-    ]
-    if not weights.name or len(random) == len(backbones):
+    random = [name for name in backbones if weights_of(settings, name) is None]
+    if len(random) == len(backbones):
         return "random weights"
+    weights = Path(settings.weights or "")
     start = f"weights {weights.name}"
     if not weights.suffix:  # of ImageNet, and no file of the reader's
         start += f", images enlarged to {IMAGENET_SIZE} pixels"
