@@ -207,10 +207,10 @@ def compare(settings: FedCKASettings, methods: Sequence[str] = tuple(METHODS), *
     metric, value. Metrics by client and domain: ``map``, ``nds``, ``cap``, the five errors and ``ap_<class>``; by
     client (domain ``all``): ``own_nds``, ``personal_share``, and with FedCKA ``cka/<layer>`` and
     ``personal/<layer>`` by round. Of the run (client and domain ``all``): ``map_weighted``, ``nds_weighted`` and
-    ``cap_weighted`` (own domains, weighted by validation scenes), ``off_diagonal_nds``, ``row_difference``
-    (largest difference of two clients' scores on a domain), ``uplink_bytes``, ``mask_share`` (of these),
-    ``personalized_share`` and ``layers_shared_again``. ``centralized`` has one client, whose model stands in
-    every row.
+    ``cap_weighted`` (own domains, weighted by validation scenes; NaN where no domain has a car),
+    ``off_diagonal_nds``, ``row_difference`` (largest difference of two clients' scores on a domain),
+    ``uplink_bytes``, ``mask_share`` (of these), ``personalized_share`` and ``layers_shared_again``.
+    ``centralized`` has one client, whose model stands in every row.
 
     Args:
         settings: of the paper's experiments.
@@ -328,8 +328,7 @@ def _scores(scenes: Scenes, models: Mapping[str, State]) -> list[Row]:
                     matrix[name][client, domain] = scores[name]
     for name, cells in matrix.items():
         own = {client: value for (client, domain), value in cells.items() if client == domain}
-        if own:
-            rows.append((ALL, ALL, f"{name}_weighted", weighted_mean(own, scenes.weights)))
+        rows.append((ALL, ALL, f"{name}_weighted", averaged(own, scenes.weights)))
     nds = matrix["nds"]
     rows += [(client, ALL, "own_nds", nds[client, client]) for client in models]
     away = [value for (client, domain), value in nds.items() if client != domain]
@@ -337,6 +336,11 @@ def _scores(scenes: Scenes, models: Mapping[str, State]) -> list[Row]:
     spread = [np.ptp([nds[client, domain] for client in models]) for domain in DOMAINS]
     rows.append((ALL, ALL, "row_difference", float(max(spread))))
     return rows
+
+
+def averaged(own: Mapping[str, float], weights: Mapping[str, float]) -> float:
+    """Return the weighted mean over the domains that have a score; NaN where none has, as car AP without cars."""
+    return weighted_mean(own, weights) if own else float("nan")
 
 
 def evaluated(task: Detection, model: FlatModel, frames: DetectionData) -> dict[str, float]:

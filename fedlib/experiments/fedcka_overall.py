@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from fedlib.data.detection_boxes import Detections, Truth
-from fedlib.data.detection_metrics import devkit_metrics, evaluate, weighted_mean
+from fedlib.data.detection_metrics import devkit_metrics, evaluate
 from fedlib.data.nuscenes import DOMAINS
-from fedlib.experiments.fedcka_detection import ALL, SCORES, Scenes, evaluated, trajectory_of
+from fedlib.experiments.fedcka_detection import ALL, SCORES, Scenes, averaged, evaluated, trajectory_of
 from fedlib.experiments.settings import FedCKASettings
 from fedlib.experiments.study import Study
 from fedlib.federation.model_state import FlatModel
@@ -166,7 +166,7 @@ def _means(rows: pd.DataFrame, weights: Mapping[str, float]) -> pd.DataFrame:
     """Return the means of a model that all clients share."""
     cells = rows.set_index(["metric", "domain"])["value"]
     found = [
-        (f"{name}_weighted", weighted_mean(dict(cells[name]), weights)) for name in SCORES if name in cells
+        (f"{name}_weighted", averaged(dict(cells[name]) if name in cells else {}, weights)) for name in SCORES
     ]
     # every domain is foreign to all clients but one
     found.append(("off_diagonal_nds", float(cells["nds"].mean())))

@@ -22,6 +22,7 @@ def margins(frame: pd.DataFrame, method: str, others: Sequence[str]) -> pd.DataF
 
     Columns: ``margin``, mean difference; ``ours`` and ``theirs``, the sample standard deviations of both methods;
     ``ratio``, the margin over the larger of these; ``ahead``, the seeds in which the method is ahead.
+    All are missing for a score that no run has (car AP without cars).
 
     Args:
         frame: rows with seed, method and value, every method with the same seeds.
@@ -35,9 +36,10 @@ def margins(frame: pd.DataFrame, method: str, others: Sequence[str]) -> pd.DataF
         lead = values[method] - values[other]
         largest = max(spread[method], spread[other])
         ratio = lead.mean() / largest if largest > 0 else float("nan")
-        rows.append((other, lead.mean(), spread[method], spread[other], ratio, int((lead > 0).sum())))
+        ahead = int((lead > 0).sum()) if lead.notna().any() else pd.NA
+        rows.append((other, lead.mean(), spread[method], spread[other], ratio, ahead))
     columns = ["method", "margin", "ours", "theirs", "ratio", "ahead"]
-    return pd.DataFrame(rows, columns=columns).set_index("method")
+    return pd.DataFrame(rows, columns=columns).set_index("method").astype({"ahead": "Int64"})
 
 
 def agreement_by_round(few: Study, many: Study) -> pd.DataFrame:

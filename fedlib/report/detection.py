@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -52,12 +53,16 @@ def difference(frame: pd.DataFrame, method: str, other: str) -> Estimate:
         frame: rows with seed, method and value. A method with one seed serves all seeds of the other.
         method: whose value is on the left.
         other: what is taken away.
+
+    Returns:
+        the difference; NaN where no seed has both.
     """
     values = frame.groupby(["method", "seed"])["value"].mean()
     left, right = values[method], values[other]
     if len(left) == 1 or len(right) == 1:
         return estimate(np.subtract(left.to_numpy(), right.to_numpy()))
-    return estimate((left - right).dropna())
+    paired = (left - right).dropna()
+    return estimate(paired if len(paired) else [float("nan")])
 
 
 def outcome(effect: Estimate) -> str:
@@ -85,7 +90,8 @@ def differences(frame: pd.DataFrame, others: Mapping[str, str], methods: Sequenc
         cells = {}
         for other, heading in others.items():
             effect = difference(frame, method, other)
-            cells[heading] = "–" if method == other else f"{_interval(effect)} {outcome(effect)}"
+            known = method != other and not math.isnan(effect.mean)
+            cells[heading] = f"{_interval(effect)} {outcome(effect)}" if known else "–"
         rows[METHODS[method]] = cells
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")
 

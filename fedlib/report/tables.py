@@ -18,7 +18,8 @@ def mean_sd(
     """Return "mean ± sd" of ``value`` over seeds, one row for each ``by``, one column for each ``columns``.
 
     Per seed the values are averaged first (over rounds, classes and whatever else is left), so that the spread
-    is that of a repetition. With one seed there is no spread to print; an empty frame gives an empty table.
+    is that of a repetition. With one seed there is no spread to print; an empty frame gives an empty table, and
+    what is not a number a dash.
 
     Args:
         frame: tidy rows with ``seed``, ``value`` and the named columns.
@@ -35,7 +36,7 @@ def mean_sd(
     grouped = per_seed.groupby(level=[0, 1], observed=True)
     mean, sd = grouped.mean(), grouped.std()
     cells = [
-        f"{m:.{digits}f}" + ("" if pd.isna(s) else f" ± {s:.{digits}f}")
+        "–" if pd.isna(m) else f"{m:.{digits}f}" + ("" if pd.isna(s) else f" ± {s:.{digits}f}")
         for m, s in zip(mean, sd, strict=True)
     ]
     return pd.Series(cells, index=mean.index).unstack(column).fillna("–")
@@ -64,7 +65,7 @@ def show(
     names: Mapping[str, str] | None = None,
     digits: int | None = None,
 ) -> Styler:
-    """Return a table for display: caption above, text left, numbers right.
+    """Return a table for display: caption above, text left, numbers right, a dash for what is missing.
 
     Args:
         table: rows by index; the index becomes the first column.
@@ -78,7 +79,7 @@ def show(
     flat = table.rename_axis(columns=None).reset_index().rename(columns=dict(names or {}))
     text = [column for column in flat if not _looks_like_numbers(flat[column])]
     return (
-        flat.style.format(precision=digits)
+        flat.style.format(precision=digits, na_rep="–")
         .hide(axis="index")
         .set_caption(caption)
         .set_uuid(_name(caption, flat))

@@ -26,13 +26,16 @@ from fedlib.experiments import fedcka_readouts as readouts
 from fedlib.experiments import fedcka_seconds as seconds
 from fedlib.experiments import settings
 from fedlib.experiments.fedcka_domains import in_view
+from fedlib.experiments.fedcka_repeats import margins
 from fedlib.experiments.study import Study
 from fedlib.federation.messages import serialized_bytes
 from fedlib.federation.model_state import FlatModel, model_state
 from fedlib.methods.fedcka.layers import partition
 from fedlib.models import detector
 from fedlib.models.detector import build
+from fedlib.report.detection import differences
 from fedlib.report.register import TREND, lookup
+from fedlib.report.tables import mean_sd
 from fedlib.report.verdict import DataUse, Provenance, judge
 
 RECIPE = Recipe(frames=2, sweeps=1, image_size=(36, 64), beams=16, azimuths=120, reach=16.0, seed=0)
@@ -281,6 +284,51 @@ def test_what_cannot_be_scored_is_not_trained(
     for config in (CONFIG, CONFIG.model_copy(update={"warm_epochs": 0})):
         with pytest.raises(InputError, match=message):
             detection.compare(config, ["fedavg"])
+
+
+def without(folder: Path, category: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a copy of the root in its place in which no box of a category counts."""
+    tables = folder / drives.VERSION
+    rows = {name: json.loads((tables / f"{name}.json").read_text()) for name in ("category", "instance")}
+    (wanted,) = (row["token"] for row in rows["category"] if row["name"] == category)
+    theirs = {row["token"] for row in rows["instance"] if row["category_token"] == wanted}
+    content = json.loads((tables / "sample_annotation.json").read_text())
+    empty = {"num_lidar_pts": 0, "num_radar_pts": 0}
+    content = [row | empty if row["instance_token"] in theirs else row for row in content]
+    assert theirs
+    (tables / "sample_annotation.json").write_text(json.dumps(content))
+    driving = DrivingSet(drives.NAME, folder, drives.VERSION, replace(drives.CARD, checksum=category))
+    monkeypatch.setattr(detection.data, "driving", lambda name, **options: driving)
+
+
+@pytest.mark.parametrize("category", ["vehicle.truck", "vehicle.car"])
+def test_a_class_that_is_nowhere_counts_in_no_score(
+    category: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    without(tmp_path / "copy", category, monkeypatch)
+    config = CONFIG.model_copy(update={"rounds": 1, "warmup_rounds": 0, "warm_epochs": 0})
+    methods = ["own_domain", "fedrep", "fedcka"]
+    study, start = detection.compare(config, methods), overall.references(config)
+    for frame in (overall.named(study.metrics), start.metrics):
+        keys = ["method", "client", "domain"]
+        mean = frame[frame["metric"].str.startswith("ap_")].groupby(keys)["value"].mean()
+        found = frame[frame["metric"] == "map"].set_index(keys)["value"].sort_index()
+        pd.testing.assert_series_equal(mean, found)
+        assert f"ap_{category.split('.')[1]}" not in set(frame["metric"])
+    assert overall.behind_home(study)["value"].notna().all()
+    # what the pages show of car AP: a dash where there is no car
+    rows = pd.concat([overall.scores(study, "cap", "cap_weighted"), start.metrics])
+    table = mean_sd(overall.by_domain(rows, "cap"), by="method", columns="domain")
+    assert set(table.index) == {"start", *methods}
+    assert (table[overall.AVERAGE] == "–").all() == (category == "vehicle.car")
+    part = overall.scores(study, "cap_weighted")
+    words = differences(part, {"own_domain": "minus own"}, ["fedcka"]).loc["FedCKA", "minus own"]
+    lead = margins(part, "fedcka", ["own_domain"]).loc["own_domain"]
+    assert (words == "–") == lead.isna().all() == (category == "vehicle.car")
+    origin = Provenance(data=(DataUse(name="roadworld-drives", kind="surrogate"),), profile="quick")
+    verdict = judge(lookup("CKA-17"), overall.scores(study, "cap_weighted", "nds_weighted"), origin)
+    assert ("not finite" in verdict.sentence) == (category == "vehicle.car")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
