@@ -28,8 +28,8 @@ def record(
 ) -> None:
     """Execute pages one after the other and record what they find.
 
-    An interrupted command goes on where it stopped: finished runs are stored, and unfinished ones continue from
-    their last round.
+    An interrupted command goes on where it stopped: finished runs are stored, and unfinished ones continue after
+    their last round or client, where they have any.
     """
     import datetime
 
