@@ -22,16 +22,16 @@ from fedlib.federation import masks as personal
 from fedlib.federation.model_state import FlatModel
 from fedlib.federation.tasks import Task
 from fedlib.methods.fedcka.activations import called_modules
-from fedlib.methods.fedcka.layers import Layer, partition
+from fedlib.methods.fedcka.layers import Layer, blocks, partition
 from fedlib.methods.fedcka.scores import Scoring, layer_scores
 from fedlib.methods.fedcka.selection import Schedule, by_percentage, by_threshold
 from fedlib.methods.federated.fedavg import FedAvg, Local
 
 Mode = Literal["threshold", "percentage"]
 KEPT = "fedcka/personal"  # name in the client's memory: which layers are personal, one bit a layer
-_TWINS: WeakKeyDictionary[FlatModel, tuple[torch.nn.Module, tuple[Layer, ...]]] = WeakKeyDictionary()
-"""For each model that clients train in turn a second one, for the global weights, and its layers. Made anew for
-each client they would take a tenth of the scoring."""
+_TWINS: WeakKeyDictionary[FlatModel, tuple[torch.nn.Module, set[str]]] = WeakKeyDictionary()
+"""For each model that clients train in turn a second one, for the global weights, and the modules that it calls.
+Made anew for each client they would take a tenth of the scoring."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,9 @@ class FedCKA(FedAvg):
         inputs_vary: draw other inputs in each round, or the same in all.
         scoring: how layers are compared.
         exact_limits: at rho = 1 or tau = 1 layers without a score become personal too.
+        blocks: modules that count as one layer each, kept or shared as a whole and scored by their output (one
+            that is never called on its own has no score); see ``layers.blocks``. Without any, a layer is a module
+            that owns parameters.
     """
 
     name: ClassVar[str] = "fedcka"
@@ -65,6 +68,7 @@ class FedCKA(FedAvg):
     inputs_vary: bool = True
     scoring: Scoring = field(default_factory=Scoring)
     exact_limits: bool = False
+    blocks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,7 +92,13 @@ class FedCKA(FedAvg):
         return 1 if self.mode == "threshold" else self.total_rounds // 4
 
     def masks(self, task: Task, local: Local) -> personal.Masks:
-        """Score the layers and return the personal ones' tensors; the choice and the scores go to the log."""
+        """Score the layers and return the personal ones' tensors; the choice and the scores go to the log.
+
+        Raises:
+            InputError: ``blocks`` that do not hold every parameter once.
+        """
+        if self.blocks:
+            blocks(local.model.module, self.blocks)  # before rounds of warm-up, not after them
         if local.round <= self.warmup or not len(local.data):
             return super().masks(task, local)
         inputs = self._inputs(local)
@@ -99,8 +109,9 @@ class FedCKA(FedAvg):
         if local.model not in _TWINS:
             reference = copy.deepcopy(local.model.module)
             called = called_modules(reference, lambda model: forward(model, inputs[0]))
-            _TWINS[local.model] = reference, partition(reference, called)
-        reference, layers = _TWINS[local.model]
+            _TWINS[local.model] = reference, called
+        reference, called = _TWINS[local.model]
+        layers = blocks(reference, self.blocks) if self.blocks else partition(reference, called)
         reference.load_state_dict(local.broadcast.weights)
         scores = layer_scores(
             reference, local.model.module, layers, inputs, forward, self.scoring,

@@ -77,25 +77,28 @@ def blocks(model: nn.Module, prefixes: Sequence[str]) -> tuple[Layer, ...]:
 
     Args:
         model: the model.
-        prefixes: names of modules that together hold every parameter and do not contain one another.
+        prefixes: names of modules that together hold every parameter, and none of them twice.
 
     Raises:
         InputError: unknown module, overlapping blocks, or parameters in no block.
     """
     modules = dict(model.named_modules())
-    taken: dict[str, str] = {}
+    held: dict[int, str] = {}  # by identity: two blocks may share a parameter under two names
     found = []
     for prefix in prefixes:
         if prefix not in modules:
             raise InputError(f"block {prefix!r} is no module of the model")
         inside = modules[prefix]
-        names = tuple(f"{prefix}.{t}" for t in inside.state_dict())
-        for name in names:
-            if name in taken:
-                raise InputError(f"blocks {taken[name]!r} and {prefix!r} overlap in {name}")
-            taken[name] = prefix
-        found.append(Layer(prefix, (prefix,), names, sum(p.numel() for p in inside.parameters())))
-    missing = [name for name, _ in model.named_parameters() if name not in taken]
+        tensors = {
+            f"{prefix}.{name}" if prefix else name: tensor
+            for name, tensor in inside.state_dict(keep_vars=True).items()
+        }
+        for name, tensor in tensors.items():
+            if id(tensor) in held:
+                raise InputError(f"blocks {held[id(tensor)]!r} and {prefix!r} overlap in {name}")
+        held |= {id(tensor): prefix for tensor in tensors.values()}
+        found.append(Layer(prefix, (prefix,), tuple(tensors), sum(p.numel() for p in inside.parameters())))
+    missing = [name for name, parameter in model.named_parameters() if id(parameter) not in held]
     if missing:
         raise InputError(f"{missing[0]} is in no block; allowed: blocks that hold every parameter")
     return tuple(found)

@@ -79,6 +79,14 @@ def test_blocks_must_hold_all_and_not_overlap() -> None:
         blocks(model, ["0", "0.0", "1"])
     with pytest.raises(InputError, match="no module"):
         blocks(model, ["2"])
+    with pytest.raises(InputError, match="overlap"):
+        blocks(model, ["0", "1", "1"])
+    tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    tied[1].weight = tied[0].weight
+    with pytest.raises(InputError, match="overlap in 1.weight"):
+        blocks(tied, ["0", "1"])
+    (whole,) = blocks(tied, [""])
+    assert (whole.parameters, set(whole.tensors)) == (8, set(tied.state_dict()))
 
 
 @pytest.mark.parametrize("rows", ["positions", "pooled", "inputs"])

@@ -21,6 +21,7 @@ from fedlib.federation.population import Clients
 from fedlib.federation.rounds import Rounds, Trajectory, run_rounds
 from fedlib.federation.tasks import Classification
 from fedlib.methods.fedcka.fedcka import FedCKA
+from fedlib.methods.fedcka.scores import Scoring
 from fedlib.methods.federated.fedavg import FedAvg
 from fedlib.methods.federated.own_domain import OwnDomain
 
@@ -145,6 +146,47 @@ def test_all_layers_personal_is_own_domain_training_bit_for_bit(tmp_path: Path) 
         found.append(log[log["metric"].isin(["train_loss", "loss", "accuracy"])].reset_index(drop=True))
     assert len(found[0])
     assert found[0].equals(found[1])
+
+
+def test_one_block_for_each_layer_changes_no_bit(tmp_path: Path) -> None:
+    names = tuple(
+        name for name, part in build(0).named_modules() if part._parameters.get("weight") is not None
+    )
+    assert len(names) == 7
+    layers, blocks = (
+        federate(FedCKA(**COMMON, tau=0.97, blocks=chosen), tmp_path / str(len(chosen)))
+        for chosen in ((), names)
+    )
+    assert bits(layers) == bits(blocks)
+    assert layers.metrics().equals(blocks.metrics())
+
+
+def test_a_block_is_kept_or_shared_as_a_whole(tmp_path: Path) -> None:
+    # the backbone gives one row an image, so images are the rows
+    method = FedCKA(
+        **COMMON, mode="percentage", schedule="once", rho=0.001, warmup_rounds=0,
+        blocks=("backbone", "head"), scoring=Scoring(rows="pooled"),
+    )  # fmt: skip
+    model, start = FlatModel(build(0)), model_state(build(0))
+    update = method.client_update(TASK, model, 0, client(0), Broadcast(1, start), {}, 0)
+    assert {name for name in update.metrics if name.startswith("cka/")} == {"cka/backbone", "cka/head"}
+    (kept,) = (name for name in ("backbone", "head") if update.metrics[f"personal/{name}"])
+    assert update.metrics[f"cka/{kept}"] == min(update.metrics["cka/backbone"], update.metrics["cka/head"])
+    inside = {name for name in start if name.startswith(f"{kept}.")}
+    assert set(update.masks) == inside, "statistics of BatchNorm too"
+    assert set(update.weights) == set(start) - inside
+    sizes = {
+        name: sum(p.numel() for p in getattr(build(0), name).parameters()) for name in ("backbone", "head")
+    }
+    assert update.metrics["personal_share"] == sizes[kept] / sum(sizes.values())
+
+
+def test_blocks_that_are_none_are_refused_in_the_first_round() -> None:
+    method = FedCKA(**COMMON, blocks=("backbone",), warmup_rounds=2)
+    with pytest.raises(InputError, match="head.weight is in no block"):
+        method.client_update(
+            TASK, FlatModel(build(0)), 0, client(0), Broadcast(1, model_state(build(0))), {}, 0
+        )
 
 
 # --- averages and injection -----------------------------------------------------------------------------------
