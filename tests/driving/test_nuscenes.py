@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from click.testing import Result
 from typer.testing import CliRunner
 
-from fedlib import data
+from fedlib import data, files
 from fedlib.data import nuscenes
 from fedlib.data.nuscenes import CAMERAS, CLASSES, LIDAR, DrivingSet, corners, domain_of, moved
 from fedlib.data.nuscenes.domains import check_published, published
 from fedlib.data.nuscenes.sensors import read_sweep
 from fedlib.data.nuscenes.statistics import statistics
 from fedlib.errors import InputError
+from fedlib.experiments import settings
+from fedlib.experiments.fedcka_detection import Scenes
 
 
 def rows() -> list[dict[str, str]]:
@@ -256,25 +260,82 @@ def test_an_absent_copy_says_what_to_do(tmp_path: Path) -> None:
         data.driving("nuscenes", root=tmp_path, preset="tiny")
 
 
-def test_the_script_describes_a_copy_and_counts_what_is_missing(
-    repo: Path, opened: Callable[[], DrivingSet], tmp_path: Path
-) -> None:
+@pytest.fixture
+def script(repo: Path, opened: Callable[[], DrivingSet], tmp_path: Path) -> Callable[..., Result]:
+    """Runs the script on a copy in ``tmp_path / "nuscenes"``."""
     opened()
     (tmp_path / "copy").rename(tmp_path / "nuscenes")
     place = importlib.util.spec_from_file_location("script", repo / "data_scripts" / "nuscenes_copy.py")
     assert place is not None and place.loader is not None  # noqa: PT018
-    script = importlib.util.module_from_spec(place)
-    place.loader.exec_module(script)
+    module = importlib.util.module_from_spec(place)
+    place.loader.exec_module(module)
     app = typer.Typer()
-    app.command()(script.main)
-    done = CliRunner().invoke(app, ["--root", str(tmp_path)])
+    app.command()(module.main)
+    return lambda *options: CliRunner().invoke(app, ["--root", str(tmp_path), *options])
+
+
+def test_the_script_describes_a_copy_and_counts_what_is_missing(
+    script: Callable[..., Result], tmp_path: Path
+) -> None:
+    done = script()
     assert done.exit_code == 0, done.stderr
     assert "A train     1 scenes,      3 frames" in done.stdout
     for path in list((tmp_path / "nuscenes" / "samples" / "CAM_FRONT").iterdir())[:2]:
         path.unlink()
-    done = CliRunner().invoke(app, ["--root", str(tmp_path)])
+    done = script()
     assert done.exit_code == 1
     assert "CAM_FRONT: 2 of 12 files missing or truncated" in done.stderr
+
+
+def test_a_copy_without_the_sweeps_that_training_joins_is_not_in_order(
+    script: Callable[..., Result], tmp_path: Path
+) -> None:
+    root = tmp_path / "nuscenes"
+    lidar = sorted((root / "sweeps" / LIDAR).iterdir())
+    lidar[0].write_bytes(lidar[0].read_bytes()[:30])
+    done = script()
+    assert done.exit_code == 1
+    assert f"sweeps/{LIDAR}: 1 of 12 files missing or truncated (first: {lidar[0]}" in done.stderr
+    shutil.rmtree(root / "sweeps")
+    done = script()
+    assert done.exit_code == 1
+    assert f"sweeps/{LIDAR}: 12 of 12 files missing" in done.stderr
+    assert "blobs of sweeps" in done.stderr
+    driving = data.driving("nuscenes", root=tmp_path)
+    token = driving.samples("A", "train")[1]
+    assert len(driving.missing_files([token], sweeps=5)) == 2, "the third sweep before it is a key frame"
+    assert len(driving.missing_files([token])) == 1
+    done = script("--sweeps", "1")
+    assert done.exit_code == 0, "one sweep is the key frame's own"
+    assert script("--sweeps", "0").exit_code != 0
+
+
+def test_another_table_is_another_data_set_and_another_run(
+    opened: Callable[[], DrivingSet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened()
+    planned = settings.load("fedcka", "smoke", dataset="nuscenes", dataset_options={}).for_scenes()
+    monkeypatch.setenv("FEDLIB_DATA", str(tmp_path / "copy"))
+    read = []
+    sha256 = files.sha256
+    monkeypatch.setattr(files, "sha256", lambda path: read.append(path.name) or sha256(path))
+
+    def key() -> tuple[str, str]:
+        scenes = Scenes.of(planned)
+        return scenes.driving.card.checksum, scenes.spec("x", {}).key
+
+    first = key()
+    assert len(first[0]) == 64
+    assert sorted(read) == sorted([*(f"{name}.json" for name in nuscenes.TABLES), "splits.json"])
+    assert key() == first
+    other = tmp_path / "copy" / "v1.0-synth"
+    (other / "lidarseg.json").write_text("[]")
+    assert key() == first, "tables of other tasks are not read"
+    change(other / "sample_annotation.json", 0, num_lidar_pts=123)
+    changed = key()
+    assert changed[0] != first[0]
+    assert changed[1] != first[1]
+    assert nuscenes.CARD.checksum == ""
 
 
 def change(path: Path, number: int, **fields: Any) -> None:

@@ -8,10 +8,12 @@ root of the same format is ``fedlib.data.roadworld.drives``.
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from fedlib.data.files import Found
 from fedlib.data.imageset import Card
+from fedlib.data.nuscenes.checksum import tables_checksum
 from fedlib.data.nuscenes.domains import DOMAINS, SPLITS, WARM, Domain, check_published, domain_of
 from fedlib.data.nuscenes.frame import (
     ATTRIBUTES,
@@ -52,6 +54,7 @@ __all__ = [
     "load",
     "missing_tables",
     "moved",
+    "tables_checksum",
 ]
 
 NAME = "nuscenes"
@@ -72,7 +75,7 @@ CARD = Card(
 
 
 def load(*, root: Path, download: bool, version: str | None = None) -> DrivingSet:
-    """Open a copy of nuScenes; the tables are read when they are first needed.
+    """Open a copy of nuScenes. The card's checksum is of the tables; they are parsed when they are first needed.
 
     Args:
         root: folder that holds the copy, or whose subfolder ``nuscenes`` does.
@@ -86,7 +89,8 @@ def load(*, root: Path, download: bool, version: str | None = None) -> DrivingSe
     if found.where is None:
         raise InputError(f"{NAME} is not in {root}. {found.what_to_do}")
     there = version or next(name for name in VERSIONS if (found.where / name).is_dir())
-    return DrivingSet(NAME, found.where, there, CARD)
+    card = dataclasses.replace(CARD, checksum=tables_checksum(found.where, there))
+    return DrivingSet(NAME, found.where, there, card)
 
 
 def find(*, root: Path, version: str | None = None) -> Found:
@@ -100,8 +104,9 @@ def find(*, root: Path, version: str | None = None) -> Found:
         if any((folder / name).is_dir() for name in wanted):
             return Found(NAME, present=True, where=folder, what_to_do="")
     what = (
-        "Register at https://www.nuscenes.org/nuscenes, fetch the metadata and the file blobs (keyframes are "
-        f"enough for one sweep), and unpack them in {root / NAME}, so that it holds {wanted[0]}, samples and "
-        "maps; then run data_scripts/nuscenes_copy.py"
+        "Register at https://www.nuscenes.org/nuscenes, fetch the metadata and the whole file blobs (training "
+        "joins LiDAR sweeps between the key frames, which the keyframe blobs lack), and unpack them in "
+        f"{root / NAME}, so that it holds {wanted[0]}, samples, sweeps and maps; then run "
+        "data_scripts/nuscenes_copy.py"
     )
     return Found(NAME, present=False, where=None, what_to_do=what)

@@ -245,16 +245,24 @@ class DrivingSet:
             if record["category_name"] == "static_object.bicycle_rack"
         ]
 
-    def missing_files(self, tokens: Sequence[str]) -> list[Path]:
-        """Return the files of these key frames that are absent or, for sweeps, not whole."""
-        absent = []
+    def files(self, tokens: Sequence[str], *, sweeps: int = 2) -> list[Path]:
+        """Return the files that these frames are read from, each once: LiDAR, the older sweeps too, and pictures.
+
+        Args:
+            tokens: of the samples.
+            sweeps: as in :meth:`frame`.
+        """
+        found: dict[Path, None] = {}
         for token in tokens:
             sample = self._sample(token)
-            for channel in (LIDAR, *CAMERAS):
-                path = self.folder / self._sensor(sample, channel)["filename"]
-                if not path.is_file() or (channel == LIDAR and bad_size(path.stat().st_size)):
-                    absent.append(path)
-        return absent
+            records = [*self._sweeps(self._sensor(sample, LIDAR), sweeps)]
+            records += [self._sensor(sample, channel) for channel in CAMERAS]
+            found |= dict.fromkeys(self.folder / record["filename"] for record in records)
+        return list(found)
+
+    def missing_files(self, tokens: Sequence[str], *, sweeps: int = 2) -> list[Path]:
+        """Return those of :meth:`files` that are absent or, for sweeps, not whole."""
+        return [path for path in self.files(tokens, sweeps=sweeps) if not _whole(path)]
 
     # --- tables -------------------------------------------------------------------------------------------------
 
@@ -299,11 +307,20 @@ class DrivingSet:
 
     # --- sensor data --------------------------------------------------------------------------------------------
 
+    def _sweeps(self, newest: Mapping[str, Any], sweeps: int) -> Iterator[Mapping[str, Any]]:
+        """Yield the record of a sweep and of those before it in the scene, at most so many."""
+        record = newest
+        for _ in range(sweeps - 1):
+            yield record
+            if not record["prev"]:
+                return
+            record = self.devkit.get("sample_data", record["prev"])
+        yield record
+
     def _points(self, newest: Mapping[str, Any], to_global: np.ndarray, sweeps: int) -> np.ndarray:
         to_here = np.linalg.inv(to_global)
-        record: Mapping[str, Any] | None = newest
         clouds: list[np.ndarray] = []
-        while record is not None and len(clouds) < sweeps:
+        for record in self._sweeps(newest, sweeps):
             raw = read_sweep(self.folder / record["filename"])
             raw = raw[np.abs(raw[:, :2]).max(axis=1) >= NEAREST]
             transform = to_here @ self._pose(record) @ self._mount(record)
@@ -312,7 +329,6 @@ class DrivingSet:
             cloud[:, 3] = raw[:, 3]
             cloud[:, 4] = 1e-6 * (newest["timestamp"] - record["timestamp"])
             clouds.append(cloud)
-            record = self.devkit.get("sample_data", record["prev"]) if record["prev"] else None
         return np.concatenate(clouds)
 
     def _view(
@@ -334,3 +350,8 @@ class DrivingSet:
 def missing_tables(folder: Path, version: str) -> list[str]:
     """Return the names of the table files that are not there."""
     return [f"{name}.json" for name in TABLES if not (folder / version / f"{name}.json").is_file()]
+
+
+def _whole(path: Path) -> bool:
+    """Say whether a file is there and, if it is a sweep, ends with a whole point."""
+    return path.is_file() and not (path.suffix == ".bin" and bad_size(path.stat().st_size))
