@@ -105,7 +105,8 @@ class Scenes:
         """Return the frames of a domain's split, read once in a process."""
         if (domain, split) not in self._read:
             tokens = self.driving.samples(domain, split)
-            self._read[domain, split] = detection_data(self.driving, tokens, self.task().config)
+            config, sweeps = self.task().config, self.settings.sweeps
+            self._read[domain, split] = detection_data(self.driving, tokens, config, sweeps=sweeps)
         return self._read[domain, split]
 
     def pooled(self, split: str) -> DetectionData:
@@ -171,6 +172,7 @@ class Scenes:
         scenes = {
             "dataset": self.settings.dataset,
             "dataset_options": self.settings.dataset_options,
+            "sweeps": self.settings.sweeps,
             "detector": asdict(self.task().config) | {"prior": [str(s) for s in self.task().config.prior]},
         }
         checksums = {self.settings.dataset: self.driving.card.checksum}

@@ -33,7 +33,8 @@ def fullest_frames(scenes: Scenes) -> dict[str, Frame]:
     for domain in DOMAINS:
         tokens = scenes.driving.samples(domain, "val")
         counts = [int(seen(scenes.driving.labels(token), reach).sum()) for token in tokens]
-        found[domain] = scenes.driving.frame(tokens[int(np.argmax(counts))])
+        fullest = tokens[int(np.argmax(counts))]
+        found[domain] = scenes.driving.frame(fullest, sweeps=scenes.settings.sweeps)
     return found
 
 
@@ -57,7 +58,7 @@ def predictions(
     Raises:
         InputError: no run of a method with this seed.
     """
-    task = scenes.task()
+    task, sweeps = scenes.task(), scenes.settings.sweeps
     model = task.build_model(0).to(task.device).eval()
     result: dict[str, dict[str, Detections]] = {}
     for name in methods:
@@ -72,7 +73,7 @@ def predictions(
         result[name] = {}
         for domain, frame in frames.items():
             model.load_state_dict(states[domain])
-            data = detection_data(scenes.driving, [frame.token], task.config)
+            data = detection_data(scenes.driving, [frame.token], task.config, sweeps=sweeps)
             with torch.inference_mode():
                 (result[name][domain],) = task.predict(model, data.batch(torch.tensor([0])))
     return result

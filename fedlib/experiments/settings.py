@@ -287,6 +287,8 @@ class FedCKASettings(RoundSettings):
         optimizer: sgd | adamw: of the clients; adamw takes no momentum.
         clip: largest norm of a gradient; None is no limit.
         warm_epochs: passes over scenes of their own from which a common start is learned; 0 starts at random.
+        sweeps: LiDAR sweeps of driving scenes that are joined to a frame, the key frame's own included, 1 to 10
+            (nuScenes has ten from one key frame to the next); digits have none.
         scenes: what is changed for the pages on driving scenes. A setting that replaces the profile's holds
             there too.
     """
@@ -301,6 +303,7 @@ class FedCKASettings(RoundSettings):
     optimizer: Literal["sgd", "adamw"]
     clip: Positive | None
     warm_epochs: Annotated[int, Field(ge=0)]
+    sweeps: Annotated[int, Field(ge=1, le=10)]
     scenes: dict[str, Any]
 
     @classmethod

@@ -245,6 +245,29 @@ def test_the_devkit_gives_the_same_scores_for_a_clients_model() -> None:
     assert np.isfinite(own.mean_ap)
 
 
+def test_as_many_sweeps_are_joined_as_the_settings_say_and_they_are_part_of_the_key() -> None:
+    planned = {name: settings.load("fedcka", name).for_scenes().sweeps for name in settings.PROFILES}
+    assert planned == {"smoke": 2, "quick": 2, "overnight": 2, "paper": 5}
+    assert settings.load("fedcka", "paper", sweeps=3).for_scenes().sweeps == 3
+    scenes = {n: detection.Scenes.of(CONFIG.model_copy(update={"sweeps": n})) for n in (1, 2, 3)}
+    joined = {}
+    for number, found in scenes.items():
+        ages = [np.unique(frame.points[:, 4]) for frame in found.frames("A", "train").frames]
+        joined[number] = max(map(len, ages))
+    assert joined == {1: 1, 2: 2, 3: 3}
+    assert len({found.spec("x", {}).key for found in scenes.values()}) == 3
+    shown = [
+        sum(len(frame.points) for frame in pictures.fullest_frames(scenes[n]).values()) for n in (1, 2, 3)
+    ]
+    assert shown == sorted(set(shown)), "what is drawn is what the detector takes"
+
+
+@pytest.mark.parametrize("sweeps", [0, 11, True, 2.5])
+def test_a_number_of_sweeps_out_of_range_is_refused_with_what_is_allowed(sweeps: Any) -> None:
+    with pytest.raises(InputError, match=f"sweeps is {sweeps}: .*(equal to 1|valid integer)"):
+        settings.load("fedcka", "paper", sweeps=sweeps)
+
+
 def test_masks_that_only_grow_wait_for_a_quarter_of_the_rounds() -> None:
     scenes = detection.Scenes.of(CONFIG.model_copy(update={"rounds": 40, "warmup_rounds": 1}))
     found = {name: getattr(scenes.method(name, {}), "warmup_rounds", None) for name in detection.METHODS}

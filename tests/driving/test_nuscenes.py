@@ -23,9 +23,13 @@ from fedlib.data.nuscenes import CAMERAS, CLASSES, LIDAR, DrivingSet, corners, d
 from fedlib.data.nuscenes.domains import check_published, published
 from fedlib.data.nuscenes.sensors import read_sweep
 from fedlib.data.nuscenes.statistics import statistics
+from fedlib.data.roadworld import drives
+from fedlib.data.roadworld.drives.recording import Recipe
 from fedlib.errors import InputError
 from fedlib.experiments import settings
 from fedlib.experiments.fedcka_detection import Scenes
+
+TWENTY_A_SECOND = Recipe(frames=2, sweeps=9, image_size=(16, 16), beams=20, azimuths=90, reach=16.0, seed=0)
 
 
 def rows() -> list[dict[str, str]]:
@@ -147,6 +151,25 @@ def test_sweeps_carry_their_age_and_the_first_frame_has_what_there_is(generated:
     assert sorted(set(generated.frame(first, sweeps=9, images=False).points[:, 4].tolist())) == [0, 0.25]
     ages = sorted(set(generated.frame(second, sweeps=3, images=False).points[:, 4].tolist()))
     assert ages == [0, 0.25, 0.5]
+
+
+def test_five_sweeps_of_a_lidar_with_twenty_turns_a_second_are_those_of_the_devkit(tmp_path: Path) -> None:
+    from nuscenes.utils.data_classes import LidarPointCloud
+
+    drives.write(tmp_path, scenes={"train": {"A": 1}}, recipe=TWENTY_A_SECOND, processes=1)
+    driving = DrivingSet(drives.NAME, tmp_path, drives.VERSION, drives.CARD)
+    token = driving.samples("A", "train")[1]
+    frame = driving.frame(token, sweeps=5)
+    np.testing.assert_allclose(np.unique(frame.points[:, 4]), [0, 0.05, 0.1, 0.15, 0.2], atol=1e-6)
+    sample = driving.devkit.get("sample", token)
+    cloud, times = LidarPointCloud.from_file_multisweep(driving.devkit, sample, LIDAR, LIDAR, nsweeps=5)
+    local = cloud.points[:3].T @ frame.lidar_to_ego[:3, :3].T + frame.lidar_to_ego[:3, 3]
+    np.testing.assert_allclose(frame.points[:, :3], local, atol=1e-4)
+    np.testing.assert_allclose(frame.points[:, 4], times[0], atol=1e-6)
+    assert (np.diff(frame.points[:, 4]) >= 0).all(), "the newest sweep is the first"
+    names = {path.parent.parent.name for path in driving.files([token], sweeps=5)}
+    assert names == {"samples", "sweeps"}
+    assert len(driving.files([token], sweeps=5)) == 5 + len(CAMERAS)
 
 
 def test_a_frame_without_boxes_is_read(opened: Callable[[], DrivingSet], tmp_path: Path) -> None:
