@@ -16,16 +16,24 @@ from fedlib.federation.detection import Detection, detection_data
 from fedlib.federation.engine import one_thread
 from fedlib.federation.messages import Broadcast
 from fedlib.federation.model_state import FlatModel, model_state
+from fedlib.methods.fedcka.fedcka import FedCKA
+from fedlib.methods.fedcka.layers import partition
+from fedlib.methods.fedcka.scores import Scoring
 
 
 @pytest.mark.slow
-def test_the_full_size_takes_a_training_step_and_is_evaluated(generated: DrivingSet) -> None:
+def test_the_full_size_takes_a_training_step_is_scored_layer_by_layer_and_evaluated(
+    generated: DrivingSet,
+) -> None:
     planned = settings.load("fedcka", "paper").for_scenes()
     mixed = planned.bf16 and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     scenes = Scenes(planned.model_copy(update={"device": "cpu", "bf16": mixed}), generated)
     # A processor has no fused attention with dropout; the other one would hold gigabytes more.
     task = Detection(replace(scenes.task().config, dropout=0.0))
-    method = scenes.method("fedcka", {})
+    # no warm-up, so that layers are scored at once; of fewer rows than usual, which takes half the time
+    options = {"warmup_rounds": 0, "inputs": 1, "scoring": Scoring(max_rows=1024)}
+    method = scenes.method("fedcka", options)
+    assert isinstance(method, FedCKA)
     assert (task.config.queries, task.config.image_size, task.config.layers) == (900, (320, 800), 2)
     with one_thread():
         frames = detection_data(generated, generated.samples("A", "val")[:1], task.config)
@@ -34,8 +42,20 @@ def test_the_full_size_takes_a_training_step_and_is_evaluated(generated: Driving
         update = method.client_update(task, model, 0, frames, Broadcast(1, start), {}, 0)
         assert update.metrics["steps"] == 1
         assert np.isfinite(update.metrics["train_loss"])
-        moved = [name for name, tensor in update.weights.items() if not torch.equal(tensor, start[name])]
+        trained = method.personal_weights(start | update.weights, update.memory)
+        moved = [name for name, tensor in trained.items() if not torch.equal(tensor, start[name])]
         parts = {name.split(".")[0] for name in moved}
         assert parts == {"img", "lidar", "embed", "decoder", "heads"}, "every part learns"
+        layers = {layer.name: layer for layer in partition(model.module)}
+        found = {
+            layer: update.metrics[f"cka/{layer}"] for layer in layers if f"cka/{layer}" in update.metrics
+        }
+        assert set(layers) - set(found) == {"embed"}, "the anchors have no activation"
+        assert all(0 <= score <= 1 for score in found.values())
+        kept = {
+            tensor for layer, score in found.items() if score < method.tau for tensor in layers[layer].tensors
+        }
+        assert kept == set(update.masks) == set(start) - set(update.weights)
+        assert 0 < update.metrics["personal_share"] < 1
         scores = evaluated(task, model, frames)
     assert 0 <= scores["map"] <= scores["nds"] <= 1
