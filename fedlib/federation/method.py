@@ -13,10 +13,11 @@ from fedlib.federation.tasks import Task
 
 @dataclass
 class Server:
-    """What the server keeps: the global model and the method's own tensors."""
+    """What the server keeps: the global model and the method's own tensors; and its metrics of the last round."""
 
     weights: State
     memory: State = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 class Method(Protocol):

@@ -234,6 +234,7 @@ class _Loop:
             error.add_note(f"in round {round}")
             raise
         self.memories = {client: kept for client, kept in (self.memories | memories).items() if kept}
+        rows += [(round, -1, "train", name, float(value)) for name, value in self.server.metrics.items()]
         self.done = round
         if round % settings.evaluate_every == 0 or round == settings.rounds:
             for name in sets:

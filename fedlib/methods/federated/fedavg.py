@@ -8,7 +8,7 @@ memory and data, the round and the seed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import cos, pi
 from typing import Any, ClassVar, Literal, get_args
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedlib import seeds
 from fedlib.errors import InputError
 from fedlib.federation import masks as personal
-from fedlib.federation.aggregation import weighted_mean
+from fedlib.federation.aggregation import in_client_order, weighted_mean
 from fedlib.federation.messages import Broadcast, Update
 from fedlib.federation.method import Server
 from fedlib.federation.model_state import FlatModel, State
@@ -80,6 +80,8 @@ class FedAvg:
         total_rounds: rounds over which the step size falls along half a cosine, from lr to lr_floor * lr.
         lr_floor: see ``total_rounds``; 1 is a constant step size.
         warmup_steps: steps of the first round over which the step size rises linearly from 0.
+        client_weights: n_k of the averages by client id, such as numbers of scenes, or ones; none: the clients'
+            numbers of training samples. A client without a sample counts in no average.
     """
 
     name: ClassVar[str] = "fedavg"
@@ -96,6 +98,7 @@ class FedAvg:
     total_rounds: int = 1
     lr_floor: float = 1.0
     warmup_steps: int = 0
+    client_weights: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name, ok, allowed in (
@@ -115,6 +118,7 @@ class FedAvg:
             ("total_rounds", self.total_rounds >= 1, "at least 1"),
             ("lr_floor", 0 <= self.lr_floor <= 1, "0 to 1"),
             ("warmup_steps", self.warmup_steps >= 0, "at least 0"),
+            ("client_weights", all(isinstance(n, int) and n >= 1 for n in self.client_weights), "integers >= 1"),
         ):
             if not ok:
                 raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
@@ -155,7 +159,16 @@ class FedAvg:
 
     def aggregate(self, server: Server, updates: Iterable[Update]) -> Server:
         """Return the server after the round: w = sum_k n_k w_k / sum_k n_k over the clients that share."""
-        return Server(weighted_mean(updates, server.weights), server.memory)
+        return Server(weighted_mean(self.weighed(updates), server.weights), server.memory)
+
+    def weighed(self, updates: Iterable[Update]) -> Iterable[Update]:
+        """Return the updates with the weights that they have in averages as their numbers of samples."""
+        if not self.client_weights:
+            return updates
+        return (
+            replace(update, num_samples=self.client_weights[update.client]) if update.num_samples else update
+            for update in in_client_order(updates)
+        )
 
     def personal_weights(self, weights: State, memory: State) -> State:
         """Return the model that a client with ``memory`` uses: its own tensors in the global model."""
@@ -179,8 +192,11 @@ class FedAvg:
         A pure function of its arguments; ``model`` is scratch space that is overwritten.
 
         Raises:
+            InputError: a client without one of ``client_weights``.
             FloatingPointError: if the loss or the model is not finite, naming client and round.
         """
+        if self.client_weights and client >= len(self.client_weights):
+            raise InputError(f"client_weights has no entry {client}; allowed: one for each client")
         model.load(self.personal_weights(broadcast.weights, memory))
         local = Local(
             client=client,

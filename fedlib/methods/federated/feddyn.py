@@ -27,7 +27,8 @@ GUARD = 10.0  # largest ||h|| / alpha, in units of the clients' mean step
 class FedDyn(FedAvg):
     """The local objective is L_i(w) - <g_i, w> + alpha/2 ||w - G||^2; the server corrects the mean by h.
 
-    Clients are weighted by their numbers of samples like in the other methods; the paper weights them equally.
+    Clients are weighted by their numbers of samples like in the other methods; the paper weights them equally
+    (``client_weights``).
 
     Attributes:
         alpha: weight of the regulariser.
@@ -77,7 +78,7 @@ class FedDyn(FedAvg):
 
     def aggregate(self, server: Server, updates: Iterable[Update]) -> Server:
         """h <- h - alpha sum_i w_i (C_i - G) and G <- sum_i w_i C_i - h / alpha."""
-        mean = weighted_mean(updates, server.weights)
+        mean = weighted_mean(self.weighed(updates), server.weights)
         memory, weights = dict(server.memory), dict(mean)
         round = int(memory.get("rounds", torch.tensor(0))) + 1
         memory["rounds"] = torch.tensor(round)

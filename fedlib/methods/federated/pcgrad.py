@@ -46,20 +46,28 @@ class PCGrad(FedAvg):
             )
 
     def aggregate(self, server: Server, updates: Iterable[Update]) -> Server:
-        """Return the server after the round; ``server.memory`` counts rounds and conflicts."""
-        listed = [update for update in in_client_order(updates) if update.num_samples]
+        """Return the server after the round; ``memory`` counts rounds and conflicts.
+
+        Its metrics are the ``conflicts`` and, for each pair of clients, the ``cosine/<one>/<other>`` of their
+        whole updates; none where an update is zero.
+        """
+        listed = [update for update in in_client_order(self.weighed(updates)) if update.num_samples]
         mean = weighted_mean(listed, server.weights)
         rounds = int(server.memory.get("rounds", torch.tensor(0))) + 1
         names = [name for name, t in server.weights.items() if t.is_floating_point() and not _is_buffer(name)]
         groups = [names] if self.granularity == "model" else [[name] for name in names]
         total = sum(update.num_samples for update in listed)
         weights, conflicts = dict(mean), 0
+        inner = torch.zeros(len(listed), len(listed), dtype=torch.float64)
         for index, group in enumerate(groups):
             start = torch.cat([server.weights[name].double().reshape(-1) for name in group])
             vectors = [
                 start - torch.cat([update.weights[name].double().reshape(-1) for name in group])
                 for update in listed
             ]
+            for i, one in enumerate(vectors):
+                for j in range(i + 1):
+                    inner[i, j] += one @ vectors[j]
             projected, found = project(vectors, self.in_place, seeds.integer(self.order_seed, rounds, index))
             conflicts += found
             if not found:
@@ -72,7 +80,8 @@ class PCGrad(FedAvg):
             for name, part in zip(group, (start - step).split(sizes), strict=True):
                 weights[name] = part.reshape(server.weights[name].shape).to(server.weights[name].dtype)
         memory = {"rounds": torch.tensor(rounds), "conflicts": torch.tensor(conflicts)}
-        return Server(weights, server.memory | memory)
+        metrics = {"conflicts": float(conflicts)} | _cosines(inner, [update.client for update in listed])
+        return Server(weights, server.memory | memory, metrics)
 
 
 def project(vectors: Sequence[Tensor], in_place: bool, seed: int) -> tuple[list[Tensor], int]:
@@ -97,6 +106,16 @@ def project(vectors: Sequence[Tensor], in_place: bool, seed: int) -> tuple[list[
                 result[i] = result[i] - inner / (other @ other + 1e-12) * other
                 conflicts += 1
     return result, conflicts
+
+
+def _cosines(inner: Tensor, clients: Sequence[int]) -> dict[str, float]:
+    norms = inner.diagonal().sqrt()
+    return {
+        f"cosine/{clients[j]}/{clients[i]}": float(inner[i, j] / (norms[i] * norms[j]))
+        for i in range(len(clients))
+        for j in range(i)
+        if norms[i] * norms[j] > 0
+    }
 
 
 def _is_buffer(name: str) -> bool:

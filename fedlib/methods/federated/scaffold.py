@@ -80,7 +80,7 @@ class Scaffold(FedAvg):
                     total[name] = total.get(name, torch.zeros_like(change).double()) + change.double()
                 yield update
 
-        weights = weighted_mean(noted(in_client_order(updates)), server.weights)
+        weights = weighted_mean(noted(in_client_order(self.weighed(updates))), server.weights)
         control = {
             name: (server.memory.get(name, torch.zeros_like(change)).double() + change / self.clients).float()
             for name, change in total.items()

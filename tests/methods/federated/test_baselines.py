@@ -1,6 +1,7 @@
 """Invariants of the federated baselines on a small CNN."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -375,6 +376,56 @@ def test_pcgrad_changes_the_mean_where_updates_conflict() -> None:
     torch.testing.assert_close(server.weights["w"], torch.tensor([-0.25, -0.75]))
 
 
+@pytest.mark.parametrize("granularity", ["model", "layer"])
+def test_pcgrad_tells_conflicts_and_cosines_of_whole_updates(granularity: str, tmp_path: Path) -> None:
+    start = {"w": torch.zeros(2), "v": torch.zeros(1)}
+    moved = {0: ([-1.0, 0.0], 0.0), 3: ([1.0, -1.0], 1.0), 5: ([0.0, 0.0], 0.0)}
+    updates = [Update(k, 1, {"w": torch.tensor(w), "v": torch.tensor([v])}) for k, (w, v) in moved.items()]
+    method = PCGrad(**SGD_ONLY, granularity=granularity)  # type: ignore[arg-type]
+    found = method.aggregate(Server(start), updates).metrics
+    assert found == {"conflicts": 2.0, "cosine/0/3": pytest.approx(-(3**-0.5))}, "none with an update of zero"
+    log = federate(method, tmp_path).metrics().query("client == -1")
+    pairs = {"cosine/0/1", "cosine/0/2", "cosine/1/2"}
+    assert {(n, m) for n, m in zip(log["round"], log["metric"])} == {
+        (n, m) for n in (1, 2) for m in {"conflicts", *pairs}
+    }
+    assert log[log["metric"].isin(pairs)]["value"].between(-1, 1).all()
+
+
+# --- weights of the clients -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", [FedAvg(), FedDyn(), PCGrad(), Scaffold(clients=3), FedCKA(tau=0.97)])
+def test_clients_are_weighted_by_what_is_asked_for(method: FedAvg, tmp_path: Path) -> None:
+    method = replace(method, **SGD_ONLY)
+    by_size = federate(method, tmp_path / "size")
+    same = federate(replace(method, client_weights=(24, 16, 8)), tmp_path / "same")
+    assert bits(by_size) == bits(same)
+    alike = federate(replace(method, client_weights=(1, 1, 1)), tmp_path / "alike")
+    assert bits(by_size) != bits(alike)
+    scale = federate(replace(method, client_weights=(8, 8, 8)), tmp_path / "scale")
+    assert all(torch.allclose(t, scale.weights(2)[name], atol=1e-6) for name, t in alike.weights(2).items())
+    assert set(alike.metrics().query("metric == 'samples'")["value"]) == {24, 16, 8}, (
+        "the data are as they were"
+    )
+
+
+def test_uniform_weights_give_the_plain_mean_of_those_who_have_data() -> None:
+    start = {"w": torch.zeros(1)}
+    updates = [Update(k, n, {"w": torch.tensor([v])}) for k, n, v in ((0, 9, 1.0), (1, 0, 50.0), (2, 1, 3.0))]
+    server = FedAvg(client_weights=(1, 1, 1)).aggregate(Server(start), updates)
+    assert float(server.weights["w"]) == 2.0
+    scenes = FedAvg(client_weights=(3, 1, 1)).aggregate(Server(start), updates[::-1])
+    assert float(scenes.weights["w"]) == 1.5
+
+
+def test_a_client_without_a_weight_is_refused_before_it_trains() -> None:
+    method = FedAvg(client_weights=(1, 2))
+    message = Broadcast(1, model_state(build(0)))
+    with pytest.raises(InputError, match="no entry 2"):
+        method.client_update(TASK, FlatModel(build(0)), 2, client(2), message, {}, 0)
+
+
 # --- personal elements ----------------------------------------------------------------------------------------
 
 
@@ -469,6 +520,8 @@ def test_local_training_of_masked_clients(how: str) -> None:
         (FedAvg, {"optimizer": "adam"}, "optimizer"),
         (FedAvg, {"lr_floor": 2.0}, "lr_floor"),
         (FedAvg, {"clip": 0.0}, "clip"),
+        (FedAvg, {"client_weights": (1, 0)}, "client_weights"),
+        (FedAvg, {"client_weights": (1.5,)}, "client_weights"),
     ],
 )  # fmt: skip
 def test_bad_options_are_refused(kind: type[FedAvg], options: dict[str, Any], named: str) -> None:
