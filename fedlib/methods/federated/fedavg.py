@@ -118,7 +118,11 @@ class FedAvg:
             ("total_rounds", self.total_rounds >= 1, "at least 1"),
             ("lr_floor", 0 <= self.lr_floor <= 1, "0 to 1"),
             ("warmup_steps", self.warmup_steps >= 0, "at least 0"),
-            ("client_weights", all(isinstance(n, int) and n >= 1 for n in self.client_weights), "integers >= 1"),
+            (
+                "client_weights",
+                all(isinstance(n, int) and n >= 1 for n in self.client_weights),
+                "integers >= 1",
+            ),
         ):
             if not ok:
                 raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
