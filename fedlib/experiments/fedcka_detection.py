@@ -25,7 +25,7 @@ from fedlib.experiments.fedcka_options import schedule_options
 from fedlib.experiments.pool import run_all
 from fedlib.experiments.settings import FedCKASettings
 from fedlib.experiments.study import Study
-from fedlib.federation.detection import Detection, DetectionData, detection_data
+from fedlib.federation.detection import Detection, DetectionData, detection_data, pooled
 from fedlib.federation.memories import client_memories
 from fedlib.federation.model_state import FlatModel, State
 from fedlib.federation.population import Clients
@@ -102,7 +102,7 @@ class Scenes:
         return Detection(config, device=self.settings.device)
 
     def frames(self, domain: str, split: str) -> DetectionData:
-        """Return the frames of a domain's split, read once in a process."""
+        """Return the frames of a domain's split: in memory, or in files where it would not hold them."""
         if (domain, split) not in self._read:
             tokens = self.driving.samples(domain, split)
             config, sweeps = self.task().config, self.settings.sweeps
@@ -111,10 +111,7 @@ class Scenes:
 
     def pooled(self, split: str) -> DetectionData:
         """Return the frames of a split of all domains, one after the other."""
-        parts = [self.frames(domain, split) for domain in DOMAINS]
-        tokens = tuple(token for part in parts for token in part.tokens)
-        frames = tuple(frame for part in parts for frame in part.frames)
-        return DetectionData(self.driving, tokens, frames, parts[0].reach)
+        return pooled([self.frames(domain, split) for domain in DOMAINS])
 
     def check(self) -> None:
         """Refuse scenes on which no detector could be scored; called before anything is trained.

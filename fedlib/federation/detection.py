@@ -15,12 +15,15 @@ from fedlib.data.detection_boxes import Detections, Truth, truth_of
 from fedlib.data.detection_metrics import evaluate
 from fedlib.data.nuscenes import CLASSES, DrivingSet
 from fedlib.errors import InputError
-from fedlib.models.detector import CMT, Config, Prepared, augmented, boxes, build, collate, inputs, prepare
+from fedlib.federation.frame_cache import FrameCache, prepared_frames
+from fedlib.models.detector import CMT, Config, Prepared, augmented, boxes, build, collate, inputs
 
 
 @dataclass(frozen=True, eq=False)
 class DetectionData:
     """Key frames of one client or of a test set, read and cropped once.
+
+    They are in memory, or each is read from its file when a batch is taken; see ``frame_cache``.
 
     Attributes:
         driving: where they come from.
@@ -31,7 +34,7 @@ class DetectionData:
 
     driving: DrivingSet
     tokens: tuple[str, ...]
-    frames: tuple[Prepared, ...]
+    frames: Sequence[Prepared]
     reach: float = np.inf
 
     def __len__(self) -> int:
@@ -53,8 +56,10 @@ class DetectionData:
     def subset(self, indices: np.ndarray) -> DetectionData:
         """Return the samples at ``indices`` (n,)."""
         rows = [int(index) for index in indices]
-        tokens, frames = tuple(self.tokens[i] for i in rows), tuple(self.frames[i] for i in rows)
-        return DetectionData(self.driving, tokens, frames, self.reach)
+        tokens = tuple(self.tokens[i] for i in rows)
+        if isinstance(self.frames, FrameCache):
+            return DetectionData(self.driving, tokens, self.frames.of(tokens), self.reach)
+        return DetectionData(self.driving, tokens, tuple(self.frames[i] for i in rows), self.reach)
 
 
 def detection_data(
@@ -69,12 +74,19 @@ def detection_data(
         sweeps: LiDAR sweeps to join, the newest included.
 
     Raises:
-        InputError: a sample is unknown or one of its files is missing or damaged.
+        InputError: a sample is unknown, one of its files is missing or damaged, or the disk has no room for frames
+            that memory does not hold.
     """
-    frames = tuple(
-        prepare(driving.frame(token, sweeps=sweeps, image_size=config.image_size), config) for token in tokens
-    )
+    frames = prepared_frames(driving, tokens, config, sweeps)
     return DetectionData(driving, tuple(tokens), frames, config.reach)
+
+
+def pooled(parts: Sequence[DetectionData]) -> DetectionData:
+    """Return the frames of some parts of a data set, one after the other."""
+    tokens = tuple(token for part in parts for token in part.tokens)
+    stored = [part.frames for part in parts if isinstance(part.frames, FrameCache)]
+    frames = stored[0].of(tokens) if stored else tuple(frame for part in parts for frame in part.frames)
+    return DetectionData(parts[0].driving, tokens, frames, parts[0].reach)
 
 
 @dataclass(frozen=True)

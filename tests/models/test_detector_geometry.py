@@ -115,7 +115,7 @@ def test_augmentation_moves_points_boxes_and_projections_together() -> None:
     points = np.array([[5.0, 1.0, 0.5, 0, 0]], dtype=np.float32)
     boxes = np.array([[5.0, 1.0, 0.5, 2, 4, 1.5, 0.3, 1.0, 0.0]])
     pictures = np.zeros((1, 3, 48, 96), np.uint8)
-    frame = Prepared(points, pictures, CAMERA[0].numpy(), boxes, np.array([0]), np.zeros(1))
+    frame = Prepared(points, pictures, CAMERA[0].numpy(), boxes, np.array([0]), CONFIG)
     a = augmentation(np.random.default_rng(3), replace(CONFIG, rotation=0.4, shift=0.5, flips=True))
     moved = augmented(frame, a, CONFIG)
     assert np.allclose(moved.points[0, :3], moved.boxes[0, :3], atol=1e-5)

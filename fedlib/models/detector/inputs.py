@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ class Prepared:
         projections: float64 (V, 4, 4), to pixels of ``images``.
         boxes: float64 (M, 9), those to learn: with a point, and their middle in the space that is seen.
         classes: int64 (M,).
-        grid: float32 (13, cells, cells), without augmentation.
+        config: that they are prepared for.
     """
 
     points: np.ndarray
@@ -40,7 +41,18 @@ class Prepared:
     projections: np.ndarray
     boxes: np.ndarray
     classes: np.ndarray
-    grid: np.ndarray
+    config: Config
+
+    @cached_property
+    def grid(self) -> np.ndarray:
+        """Grid of the points, float32 (13, cells, cells); made when it is first wanted."""
+        return lidar_grid(self.points, self.config)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the frame takes with its grid, bytes."""
+        arrays = (self.points, self.images, self.projections, self.boxes, self.classes, self.grid)
+        return sum(array.nbytes for array in arrays)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,14 +95,22 @@ def prepare(frame: Frame, config: Config) -> Prepared:
     points = np.ascontiguousarray(frame.points[near])
     middles = frame.labels.boxes[:, :3]
     learned = ((middles > low) & (middles < high)).all(1) & (frame.labels.num_points > 0)
-    return Prepared(
-        points,
-        np.ascontiguousarray(frame.images.transpose(0, 3, 1, 2)),
-        frame.projections,
-        frame.labels.boxes[learned],
-        frame.labels.classes[learned],
-        lidar_grid(points, config),
+    return _with_grid(
+        Prepared(
+            points,
+            np.ascontiguousarray(frame.images.transpose(0, 3, 1, 2)),
+            frame.projections,
+            frame.labels.boxes[learned],
+            frame.labels.classes[learned],
+            config,
+        )
     )
+
+
+def _with_grid(frame: Prepared) -> Prepared:
+    """Make the grid now, in the process that has the frame, for all that will be forked from it."""
+    _ = frame.grid
+    return frame
 
 
 def lidar_grid(points: np.ndarray, config: Config) -> np.ndarray:
@@ -141,8 +161,7 @@ def augmented(frame: Prepared, a: np.ndarray, config: Config) -> Prepared:
     low, high = np.array(config.box)
     kept = ((boxes[:, :3] > low) & (boxes[:, :3] < high)).all(1)
     projections = frame.projections @ np.linalg.inv(a)
-    grid = lidar_grid(points, config)
-    return Prepared(points, frame.images, projections, boxes[kept], frame.classes[kept], grid)
+    return _with_grid(Prepared(points, frame.images, projections, boxes[kept], frame.classes[kept], config))
 
 
 def collate(frames: Sequence[Prepared], device: str = "cpu") -> Inputs:
