@@ -14,7 +14,6 @@ from fedlib import seeds
 from fedlib.experiments.fedcka_detection import Scenes
 from fedlib.experiments.settings import FedCKASettings
 from fedlib.federation.detection import Detection, DetectionData
-from fedlib.federation.engine import one_thread
 from fedlib.models.detector import CMT, augmented, collate, inputs, losses
 from fedlib.models.detector.attention import prior
 from fedlib.runs import Run, Store, Workspace
@@ -37,7 +36,7 @@ def step_parts(settings: FedCKASettings) -> Run:
     scenes = Scenes.of(settings)
 
     def compute(workspace: Workspace) -> None:
-        with one_thread(), seeds.torch_global(0, "step parts"):
+        with seeds.torch_global(0, "step parts"):
             found = seconds_by_part(scenes.task(), scenes.frames("A", "train"))
         rows = [(0, part, "seconds", value) for part, value in found.items()]
         workspace.finish(pd.DataFrame(rows, columns=["seed", "part", "metric", "value"]))

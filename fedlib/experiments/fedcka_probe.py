@@ -160,11 +160,10 @@ def _scores(
 
     def compute(workspace: Workspace) -> None:
         task = scenes.task()
-        with one_thread():
-            said = method.client_update(
-                task, FlatModel(task.build_model(0), task.device), list(DOMAINS).index(client),
-                scenes.frames(client, "train"), Broadcast(1, _start_weights(scenes, start)), {}, 0,
-            ).metrics  # fmt: skip
+        said = method.client_update(
+            task, FlatModel(task.build_model(0), task.device), list(DOMAINS).index(client),
+            scenes.frames(client, "train"), Broadcast(1, _start_weights(scenes, start)), {}, 0,
+        ).metrics  # fmt: skip
         rows = [(name, value) for name, value in said.items() if name.startswith("cka/")]
         table = pd.DataFrame(rows, columns=["metric", "value"])
         workspace.finish(table.assign(seed=0, client=client, steps=said["steps"]))

@@ -19,7 +19,6 @@ from fedlib.experiments.fedcka_detection import ALL, Scenes, trajectory_of
 from fedlib.experiments.settings import FedCKASettings
 from fedlib.experiments.study import Study
 from fedlib.federation import masks as personal
-from fedlib.federation.engine import one_thread
 from fedlib.federation.messages import Broadcast
 from fedlib.federation.model_state import FlatModel, State, model_state
 from fedlib.federation.tasks import Task
@@ -76,8 +75,7 @@ def _run(scenes: Scenes, method: _Timed, start: Run | None, seed: int) -> Run:
     }
 
     def compute(workspace: Workspace) -> None:
-        with one_thread():
-            rows = list(_measured(scenes, method, start, seed))
+        rows = list(_measured(scenes, method, start, seed))
         frame = pd.DataFrame(rows, columns=["client", "metric", "value"])
         workspace.finish(frame.assign(seed=seed))
 

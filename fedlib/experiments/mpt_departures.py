@@ -27,7 +27,6 @@ from fedlib.experiments.study import Study
 from fedlib.features.embed import embed
 from fedlib.features.moments import ClassMoments
 from fedlib.features.ncm import MahalanobisNCM, prototypes, regularise
-from fedlib.federation.engine import one_thread
 from fedlib.federation.population import Clients
 from fedlib.federation.rounds import Rounds, run_rounds
 from fedlib.federation.tasks import ImageData
@@ -93,13 +92,12 @@ def _run(
         schedule = Rounds(rounds=settings.rounds, seed=seed, device=settings.device)
         folder = workspace.folder / "trajectory"
         trajectory = run_rounds(bench.task(), bench.method(), population, schedule, folder, workers=workers)
-        with one_thread():
-            server = Server(tracker_options(settings).mpt, gone)
-            rows = [
-                {"seed": seed, "remaining": remaining, **row}
-                for number in trajectory.rounds[1:]
-                for row in _round(bench, settings, split, server, number, trajectory.weights(number), seed)
-            ]
+        server = Server(tracker_options(settings).mpt, gone)
+        rows = [
+            {"seed": seed, "remaining": remaining, **row}
+            for number in trajectory.rounds[1:]
+            for row in _round(bench, settings, split, server, number, trajectory.weights(number), seed)
+        ]
         shutil.rmtree(folder)  # nothing else is read on it
         workspace.finish(pd.DataFrame(rows))
 

@@ -27,7 +27,6 @@ from fedlib.experiments.study import Study
 from fedlib.features.embed import embed
 from fedlib.features.moments import ClassMoments
 from fedlib.features.ncm import EuclideanNCM, MahalanobisNCM, prototypes, regularise
-from fedlib.federation.engine import one_thread
 from fedlib.federation.model_state import State
 from fedlib.models import module_of
 from fedlib.runs import Run, RunSpec, Store, Workspace
@@ -57,12 +56,11 @@ def _preliminary_run(bench: Bench, settings: MPTSettings, job: Departure, worker
     checksums = {settings.dataset: bench.images.card.checksum}
 
     def compute(workspace: Workspace) -> None:
-        with one_thread():
-            rows = [
-                {"seed": job.seed, **row}
-                for condition in ("departure", "no-departure")
-                for row in _readouts(bench, settings, job, condition, workers)
-            ]
+        rows = [
+            {"seed": job.seed, **row}
+            for condition in ("departure", "no-departure")
+            for row in _readouts(bench, settings, job, condition, workers)
+        ]
         workspace.finish(pd.DataFrame(rows))
 
     spec = RunSpec("mpt.preliminary", config, checksums, (__name__, module_of(settings.model)))

@@ -28,7 +28,6 @@ from fedlib.experiments.settings import MPTSettings
 from fedlib.experiments.study import Study
 from fedlib.features.moments import ClassMoments
 from fedlib.features.ncm import MahalanobisNCM, regularise
-from fedlib.federation.engine import one_thread
 from fedlib.federation.messages import Broadcast
 from fedlib.federation.model_state import FlatModel, State
 from fedlib.federation.rounds import Trajectory
@@ -67,8 +66,7 @@ def _timing_run(bench: Bench, settings: MPTSettings, departure: Departure, names
 
     def compute(workspace: Workspace) -> None:
         training = training_run(bench, settings, departure, "holdout", 1)
-        with one_thread():
-            rows = list(_timed(bench, settings, departure, names, trajectory_of(training)))
+        rows = list(_timed(bench, settings, departure, names, trajectory_of(training)))
         frame = pd.DataFrame(rows, columns=["method", "metric", "value"])
         workspace.finish(frame.assign(seed=departure.seed, backbone=settings.model))
 
@@ -154,12 +152,11 @@ def server_scaling(
         config = {"seed": seed, "dims": list(dims), "rank": rank, "dataset": None}
 
         def compute(workspace: Workspace) -> None:
-            with one_thread():
-                rows = [
-                    {"seed": seed, "d": d, "form": form, "metric": "seconds", "value": value}
-                    for d in dims
-                    for form, value in _server_seconds(d, rank, seed)
-                ]
+            rows = [
+                {"seed": seed, "d": d, "form": form, "metric": "seconds", "value": value}
+                for d in dims
+                for form, value in _server_seconds(d, rank, seed)
+            ]
             workspace.finish(pd.DataFrame(rows))
 
         return Store().compute(RunSpec("mpt.server_scaling", config, {}, (__name__,)), compute)

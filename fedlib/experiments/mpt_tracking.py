@@ -20,7 +20,6 @@ from fedlib.experiments.mpt_scenario import (
 from fedlib.experiments.pool import run_all
 from fedlib.experiments.settings import MPTSettings
 from fedlib.experiments.study import Study
-from fedlib.federation.engine import one_thread
 from fedlib.methods.mpt.options import MPTOptions
 from fedlib.methods.mpt.trackers import METHODS, TrackerOptions, Training, entry
 from fedlib.models import module_of
@@ -140,9 +139,8 @@ def _cell_run(benches: Mapping[str, Bench], cell: Cell, workers: int | None) -> 
     def compute(workspace: Workspace) -> None:
         training = training_run(bench, settings, cell.departure, cell.training, workers)
         trajectory = trajectory_of(training)
-        with one_thread():
-            replay = Replay(bench, settings, cell.departure, cell.training, trajectory)
-            rows = list(replay.rows({name: entry(name).make(options) for name in cell.methods}))
+        replay = Replay(bench, settings, cell.departure, cell.training, trajectory)
+        rows = list(replay.rows({name: entry(name).make(options) for name in cell.methods}))
         workspace.finish(pd.DataFrame(rows))
         if not settings.keep_backbones:
             Store().remove(training.key)

@@ -184,7 +184,8 @@ class Store:
         """Return the run of ``spec``, computing it with ``function`` unless it is stored.
 
         ``function`` receives a ``Workspace``, goes on from what an earlier attempt left there, and ends by
-        calling ``Workspace.finish``. When two processes ask for one run, the second waits for the first.
+        calling ``Workspace.finish``. It runs with one thread, so that a result does not depend on the machine's
+        cores or on who asks for it first. When two processes ask for one run, the second waits for the first.
         """
         if run := self.get(spec):
             return run
@@ -198,8 +199,11 @@ class Store:
             workspace.folder.mkdir(parents=True, exist_ok=True)
             for name in ("metrics.csv", "tensors.safetensors"):  # of an attempt that was stopped while ending
                 (workspace.folder / name).unlink(missing_ok=True)
+            from fedlib.federation.engine import one_thread  # here, since it loads torch
+
             start = time.perf_counter()
-            function(workspace)
+            with one_thread():
+                function(workspace)
             if not (workspace.folder / "metrics.csv").exists():
                 raise RuntimeError(f"{spec.name}: the experiment ended without Workspace.finish")
             seconds = time.perf_counter() - start

@@ -16,6 +16,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from threadpoolctl import threadpool_info
 
 from fedlib import files
 from fedlib.errors import InputError
@@ -49,6 +50,25 @@ def test_a_run_is_computed_once_and_read_back_exactly(tmp_path: Path) -> None:
     assert second.config == {"seed": 0, "lr": 0.1}
     assert "torch" in second.environment
     assert (second.path / "metrics.csv").stat().st_mode & 0o044, "results are readable by others"
+
+
+def test_a_run_is_computed_with_one_thread_whoever_asks_for_it(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def compute(workspace: Workspace) -> None:
+        seen.append(torch.get_num_threads())
+        seen.extend(pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas")
+        _finish(workspace)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        Store(tmp_path).compute(SPEC, compute)
+        assert torch.get_num_threads() == 2, "put back"
+    finally:
+        torch.set_num_threads(before)
+    assert len(seen) > 1
+    assert set(seen) == {1}
 
 
 @pytest.mark.parametrize("name", ["metrics.csv", "tensors.safetensors", "config.json", "checksums.json"])
