@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 from pandas.io.formats.style import Styler
@@ -57,6 +58,15 @@ def scale(settings: Settings, *others: Settings) -> str:
     return f"{data}, profile {settings.profile}, {seeds}"
 
 
+# Small, so that seven columns of mean and spread fit a page; the caption does not scroll with a wider table.
+_CAPTION = "caption-side: top; text-align: left; font-size: 1rem; max-width: 44rem"
+_STYLES: list[Any] = [
+    {"selector": "", "props": "font-size: 0.82em"},
+    {"selector": "th, td", "props": "padding: 0.25em 0.5em"},
+    {"selector": "caption", "props": _CAPTION},
+]
+
+
 def show(
     table: pd.DataFrame,
     caption: str,
@@ -85,7 +95,7 @@ def show(
         .set_uuid(_name(caption, flat))
         .set_properties(**{"text-align": "right", "white-space": "nowrap"})
         .set_properties(subset=text, **{"text-align": "left", "white-space": "normal"})
-        .set_table_styles([{"selector": "caption", "props": "caption-side: top; text-align: left"}])
+        .set_table_styles(_STYLES)
     )
 
 
