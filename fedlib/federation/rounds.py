@@ -168,9 +168,8 @@ def run_rounds(
             with Engine(work, count) as engine:
                 while loop.done < settings.rounds:
                     loop.next_round(engine, list(sets), local_sets)
-    shutil.rmtree(
-        _partial(Path(folder)), ignore_errors=True
-    )  # of a run that was killed right after its last round
+    # There are updates left where a kill came right after the last round.
+    shutil.rmtree(_partial(Path(folder)), ignore_errors=True)
     return Trajectory(Path(folder))
 
 
@@ -226,7 +225,8 @@ class _Loop:
                 yield update
 
         partial = PartialRound(_partial(self.folder), round)
-        missing = [client for client in chosen if client not in partial.found]
+        stored = partial.found
+        missing = [client for client in chosen if client not in stored]
         try:
             computed = engine.updates(broadcast, missing, self.memories, sizes)
             self.server = self.method.aggregate(self.server, noted(partial.merged(chosen, computed)))

@@ -28,3 +28,9 @@ def test_the_scores_are_the_recorded_ones(score: str, part: int) -> None:
     for method, (mean, sd) in found.iterrows():
         wanted = f"{mean:.3f} ± {sd:.3f}" if score == "NDS" else f"{mean:.{2 + (score == 'mAP')}f}"
         assert printed[ROWS[str(method)]].replace("\N{NO-BREAK SPACE}", " ") == wanted
+
+
+def test_the_best_share_is_the_recorded_one() -> None:
+    printed = pd.read_csv(ROOT / "fedcka" / "overnight-scores.csv", dtype=str).set_index("method")["NDS"]
+    best = pd.read_csv(ROOT / "recorded" / "fedcka" / "overnight" / "CKA-21-1.csv")["theirs"]
+    assert printed["FedCKA, share 0.1"].startswith(f"{best.mean():.3f}")

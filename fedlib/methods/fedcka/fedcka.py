@@ -29,9 +29,9 @@ from fedlib.methods.federated.fedavg import FedAvg, Local
 
 Mode = Literal["threshold", "percentage"]
 KEPT = "fedcka/personal"  # name in the client's memory: which layers are personal, one bit a layer
-_TWINS: WeakKeyDictionary[FlatModel, tuple[torch.nn.Module, set[str]]] = WeakKeyDictionary()
-"""For each model that clients train in turn a second one, for the global weights, and the modules that it calls.
-Made anew for each client they would take a tenth of the scoring."""
+_TWINS: WeakKeyDictionary[FlatModel, tuple[torch.nn.Module, tuple[Layer, ...]]] = WeakKeyDictionary()
+"""For each model that clients train in turn a second one, for the global weights, and its layers. Made anew for
+each client they would take a tenth of the scoring."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +109,10 @@ class FedCKA(FedAvg):
         if local.model not in _TWINS:
             reference = copy.deepcopy(local.model.module)
             called = called_modules(reference, lambda model: forward(model, inputs[0]))
-            _TWINS[local.model] = reference, called
-        reference, called = _TWINS[local.model]
-        layers = blocks(reference, self.blocks) if self.blocks else partition(reference, called)
+            _TWINS[local.model] = reference, partition(reference, called)
+        reference, layers = _TWINS[local.model]
+        if self.blocks:
+            layers = blocks(reference, self.blocks)
         reference.load_state_dict(local.broadcast.weights)
         scores = layer_scores(
             reference, local.model.module, layers, inputs, forward, self.scoring,

@@ -25,6 +25,7 @@ from fedlib.methods.federated.fedavg import FedAvg, Local
 from fedlib.methods.federated.fedbn import FedBN
 from fedlib.methods.federated.feddyn import FedDyn
 from fedlib.methods.federated.fedmc import FedMC
+from fedlib.methods.federated.fedprox import FedProx
 from fedlib.methods.federated.fedrep import FedRep
 from fedlib.methods.federated.fedselect import FedSelect
 from fedlib.methods.federated.optimizers import SGD, AdamW
@@ -71,6 +72,7 @@ class _Cut(Exception):
 @pytest.mark.parametrize(
     "method",
     [
+        FedProx(**SGD_ONLY, mu=0.1),
         FedBN(**SGD_ONLY),
         FedRep(**SGD_ONLY),
         FedSelect(**SGD_ONLY, select=0.2, final=0.4, warmup_rounds=1),
